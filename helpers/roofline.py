@@ -1,0 +1,262 @@
+"""Why a call takes as long as it does: overhead, memory traffic or arithmetic.
+
+The roofline model (Williams, Waterman and Patterson, CACM 2009) gives a call two least
+times: the bytes it moves ÷ the memory's bandwidth, and its FLOPs ÷ the arithmetic peak.
+Eager PyTorch has a third: the operations it launches × what launching one costs. The
+largest of the three binds. Peaks are measured here, not read off a data sheet.
+"""
+
+import contextlib
+import dataclasses
+from collections.abc import Callable
+
+import torch
+from torch.utils import benchmark
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import FlopCounterMode, flop_registry
+
+from helpers import formats, machine
+from helpers.comparing import show_seconds, synchronize
+
+
+@dataclasses.dataclass(frozen=True)
+class Work:
+    """Count what one call asks of the machine.
+
+    Attributes:
+        flops: of matrix products, convolutions and attention (one multiply-add is two),
+            as `torch.utils.flop_counter` counts them.
+        elementwise: one for each number that any other operation writes.
+        bytes_moved: each operation reads its inputs and writes its outputs, once.
+        bytes_least: the call's own inputs, weights and outputs, once: what would be
+            left if all operations were fused into one.
+        ops: operations launched; views and allocations cost no launch.
+    """
+
+    flops: int
+    elementwise: int
+    bytes_moved: int
+    bytes_least: int
+    ops: int
+
+    @property
+    def all_flops(self) -> int:
+        return self.flops + self.elementwise
+
+    @property
+    def intensity(self) -> float:
+        """Return FLOPs per byte moved, the roofline's horizontal axis."""
+        return self.all_flops / max(self.bytes_moved, 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Peaks:
+    """Hold the measured limits of a machine.
+
+    Attributes:
+        op_s: seconds to launch one tiny operation, eager.
+        bytes_per_s: large copy, bytes read plus bytes written.
+        flops_per_s: large square matmul, by name of the number format.
+    """
+
+    op_s: float
+    bytes_per_s: float
+    flops_per_s: dict[str, float]
+
+    def __str__(self) -> str:
+        lines = [f"launching an operation  {show_seconds(self.op_s)}"]
+        lines += [f"memory bandwidth        {show_rate(self.bytes_per_s, 'B/s')}"]
+        for name, rate in self.flops_per_s.items():
+            lines += [f"{name + ' matmul':<24}{show_rate(rate)}"]
+        return "\n".join(lines)
+
+
+@dataclasses.dataclass(frozen=True)
+class Bound:
+    """Hold the three least times of a call, in seconds, and which one binds."""
+
+    overhead_s: float
+    memory_s: float
+    compute_s: float
+
+    @property
+    def least_s(self) -> float:
+        return max(self.overhead_s, self.memory_s, self.compute_s)
+
+    @property
+    def binding(self) -> str:
+        """Return "overhead", "memory" or "compute"."""
+        times = {
+            "overhead": self.overhead_s,
+            "memory": self.memory_s,
+            "compute": self.compute_s,
+        }
+        return max(times, key=times.get)
+
+
+def show_rate(per_s: float, unit: str = "FLOP/s") -> str:
+    """Write a rate with a prefix that fits: "51.2 TFLOP/s"."""
+    prefix, size = ("T", 1e12) if per_s >= 1e12 else ("G", 1e9)
+    return f"{per_s / size:.3g} {prefix}{unit}"
+
+
+def bound(work: Work, peaks: Peaks, format: str | formats.Format = "FP32") -> Bound:
+    """Return the least times that a machine's peaks allow for a call's work.
+
+    Args:
+        format: the number format that the matrix products run in; "FP32" by default.
+
+    Raises:
+        ValueError: the peak of that format was not measured here.
+    """
+    name = formats.get(format).name
+    if work.flops and name not in peaks.flops_per_s:
+        known = ", ".join(peaks.flops_per_s)
+        raise ValueError(f"no {name} peak was measured here: there are {known}")
+    compute_s = work.flops / peaks.flops_per_s[name] if work.flops else 0.0
+    return Bound(work.ops * peaks.op_s, work.bytes_moved / peaks.bytes_per_s, compute_s)
+
+
+# -------------------------------------------------------------------- counting the work
+
+
+class _Traffic(TorchDispatchMode):
+    """Add up operations and bytes, operation by operation."""
+
+    def __init__(self):
+        super().__init__()
+        self.ops = self.bytes_moved = self.elementwise = 0
+        self.read, self.made = {}, {}
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        output = func(*args, **(kwargs or {}))
+        inputs = _dense((args, kwargs))
+        outputs = _dense(output)
+        for tensor in inputs:
+            place = _place(tensor)
+            if place not in self.made:
+                self.read[place] = max(self.read.get(place, 0), _size(tensor))
+        known = {_place(tensor) for tensor in inputs}
+        is_view = not func._schema.is_mutable and all(
+            _place(tensor) in known for tensor in outputs
+        )
+        if outputs and not is_view and "empty" not in func.__name__:
+            self.ops += 1
+            self.bytes_moved += sum(map(_size, inputs)) + sum(map(_size, outputs))
+            if func._overloadpacket not in flop_registry:
+                self.elementwise += sum(tensor.numel() for tensor in outputs)
+        for tensor in outputs:
+            if _place(tensor) not in self.read:
+                self.made[_place(tensor)] = True
+        return output
+
+
+def count(call: Callable, *args) -> Work:
+    """Run a call once, without gradients, and count its work.
+
+    Args:
+        call: a module or function; called as ``call(*args)``.
+    """
+    with torch.no_grad():
+        with _Traffic() as traffic:
+            output = call(*args)
+        with FlopCounterMode(display=False) as flops:
+            call(*args)
+    written = {_place(tensor): _size(tensor) for tensor in _dense(output)}
+    least = sum(traffic.read.values()) + sum(written.values())
+    return Work(
+        flops.get_total_flops(),
+        traffic.elementwise,
+        traffic.bytes_moved,
+        least,
+        traffic.ops,
+    )
+
+
+def _dense(tree) -> list[torch.Tensor]:
+    return [t for t in tree_leaves(tree) if isinstance(t, torch.Tensor) and t.numel()]
+
+
+def _place(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def _size(tensor: torch.Tensor) -> int:
+    # An expanded tensor has more elements than bytes behind them.
+    return min(tensor.numel() * tensor.itemsize, tensor.untyped_storage().nbytes())
+
+
+# ------------------------------------------------------------------ measuring the peaks
+
+
+def measure_peaks(names: tuple[str, ...] | None = None) -> Peaks:
+    """Measure launch cost, copy bandwidth and matmul rates; takes a few seconds.
+
+    Args:
+        names: number formats of the matmuls; by default those of FP32, TF32, BF16 and
+            FP16 that this machine has native arithmetic for, and FP32 in any case.
+    """
+    here = machine.detect()
+    if names is None:
+        candidates = ("FP32", "TF32", "BF16", "FP16")
+        names = tuple(n for n in candidates if n == "FP32" or machine.supports(n))
+    with torch.inference_mode():
+        one = torch.zeros(1, device=here.device)
+        op_s = _fastest(lambda: one.add_(1), calls=2000)
+        bytes_per_s = _copy_rate(here.device)
+        flops_per_s = {name: _matmul_rate(name, here.device) for name in names}
+    return Peaks(op_s, bytes_per_s, flops_per_s)
+
+
+def _copy_rate(device: str) -> float:
+    """Return bytes per second, read plus written, of a copy too large for caches."""
+    wanted = 2**30 if device == "cuda" else 2**28
+    source = torch.zeros(machine.fit(wanted, share=0.2) // 8, device=device)
+    target = torch.empty_like(source)
+    return 2 * source.nbytes / _fastest(lambda: target.copy_(source), calls=5)
+
+
+def _matmul_rate(name: str, device: str) -> float:
+    """Return FLOP/s of the largest square matmul that takes a moment, at most 8192³."""
+    dtype = formats.get(name).dtype
+    with matmul_precision("high" if name == "TF32" else "highest"):
+        n, took = 512, 0.0
+        while took < 0.005 and n < 8192:
+            n *= 2
+            # Random numbers: on zeros a GPU draws less power and clocks higher.
+            a = torch.randn(n, n, device=device).to(dtype)
+            b = torch.randn(n, n, device=device).to(dtype)
+            took = _fastest(lambda a=a, b=b: a @ b, calls=1)
+        took = _fastest(lambda: a @ b, calls=3)
+    return 2 * n**3 / took
+
+
+def _fastest(call: Callable, calls: int) -> float:
+    """Return seconds per call of the fastest of five blocks: a peak, not a median."""
+    timer = benchmark.Timer(
+        "call()", globals={"call": call}, num_threads=torch.get_num_threads()
+    )
+    call()
+    synchronize()
+    return min(timer.timeit(calls).median for _ in range(5))
+
+
+@contextlib.contextmanager
+def matmul_precision(precision: str):
+    """Set `torch.set_float32_matmul_precision` inside a block; restore it after.
+
+    This setter works on every release, and together with `torch.compile`; its getter
+    raises where a program used the newer `fp32_precision` first. Such a program's own
+    setting is then left alone: the block runs under it.
+    """
+    try:
+        before = torch.get_float32_matmul_precision()
+    except RuntimeError:
+        yield
+        return
+    torch.set_float32_matmul_precision(precision)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
