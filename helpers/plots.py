@@ -1,0 +1,428 @@
+"""Every chart of the course; the only module that draws.
+
+One chart answers one question. Colors are Okabe and Ito's, the same for a format or a
+technique everywhere, with a marker beside the color. The baseline is gray, a limit of
+the hardware a dashed dark line, the reader's guess hollow, the reference machine an
+outline.
+Each function takes ``ax=None``, draws, and returns the axes.
+"""
+
+import contextlib
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+
+import matplotlib.pyplot as plt
+import numpy as np
+import torch
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import LogLocator
+
+from helpers import formats
+from helpers.comparing import Comparison, show_seconds
+from helpers.records import Record
+from helpers.roofline import Peaks, Work
+
+BLACK, GRAY, DARK = "#000000", "#7f7f7f", "#333333"
+ORANGE, SKY, GREEN, YELLOW = "#E69F00", "#56B4E9", "#009E73", "#F0E442"
+BLUE, VERMILION, PURPLE = "#0072B2", "#D55E00", "#CC79A7"
+
+LOOK = {  # name → (color, marker)
+    "FP64": (BLACK, "s"),
+    "FP32": (GRAY, "o"),
+    "TF32": (ORANGE, "D"),
+    "BF16": (BLUE, "^"),
+    "FP16": (VERMILION, "v"),
+    "FP8 E4M3": (GREEN, "P"),
+    "FP8 E5M2": (PURPLE, "X"),
+    "FP4 E2M1": (SKY, "h"),
+    "E8M0": (YELLOW, "*"),
+    "overhead": (PURPLE, "o"),
+    "memory": (SKY, "s"),
+    "compute": (GREEN, "^"),
+}
+SPARE = [(BLUE, "o"), (VERMILION, "s"), (GREEN, "^"), (PURPLE, "D"), (ORANGE, "v")]
+FIELD_TINTS = {"sign": "#F3C9DD", "exponent": "#F9DDA6", "significand": "#BFE3F5"}
+STYLE = {
+    "figure.facecolor": "white",
+    "axes.facecolor": "white",
+    "savefig.facecolor": "white",
+    "text.color": DARK,
+    "axes.labelcolor": DARK,
+    "axes.edgecolor": DARK,
+    "xtick.color": DARK,
+    "ytick.color": DARK,
+    "font.size": 10,
+    "axes.titlesize": 11,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": False,
+    "legend.frameon": False,
+    "legend.fontsize": 9,
+}
+WIDTH, HEIGHT, DPI = 7.0, 3.4, 100
+
+
+def show() -> None:
+    """Show the figures drawn so far: the last line of a cell that draws."""
+    plt.show()
+
+
+@contextlib.contextmanager
+def _axes(ax, height: float = HEIGHT):
+    """Draw in our style, into the given axes or a new figure of their own."""
+    with plt.rc_context(STYLE):
+        if ax is None:
+            size = (WIDTH, height)
+            _, ax = plt.subplots(figsize=size, dpi=DPI, layout="constrained")
+        yield ax
+
+
+def look(name: str, index: int = 0) -> tuple[str, str]:
+    """Return (color, marker) of a format or technique; spare ones by index."""
+    return LOOK.get(name, SPARE[index % len(SPARE)])
+
+
+# ----------------------------------------------------------------------- number formats
+
+
+def bit_layout(value, names: Sequence = ("FP32", "TF32", "BF16", "FP16"), ax=None):
+    """Draw how formats store a number: one row each, aligned at the binary point."""
+    numbers = [formats.round_number(value, name) for name in names]
+    point = max(n.format.exponent_bits + n.format.signed for n in numbers)
+    right = point + max(n.format.significand_bits for n in numbers)
+    small = right > 36
+    with _axes(ax, height=0.5 * len(numbers) + 0.75) as ax:
+        for row, number in enumerate(numbers):
+            ax.text(-0.4, row + 0.5, number.format.name, ha="right", va="center")
+            column = point - number.format.exponent_bits - number.format.signed
+            for field, bits in zip(FIELD_TINTS, number.fields, strict=True):
+                for bit in bits:
+                    box = (column + 0.04, row + 0.12), 0.92, 0.76
+                    tint = FIELD_TINTS[field]
+                    ax.add_patch(
+                        Rectangle(*box, facecolor=tint, edgecolor=DARK, lw=0.5)
+                    )
+                    size = 6 if small else 9
+                    middle = {"ha": "center", "va": "center", "fontsize": size}
+                    ax.text(column + 0.5, row + 0.5, bit, family="monospace", **middle)
+                    column += 1
+            stored = f" {number.value:.10g}"
+            ax.text(right + 0.2, row + 0.5, stored, va="center", fontsize=9.5)
+        ax.plot([point, point], [0, len(numbers)], color=DARK, lw=1.5)
+        exponent, significand = point / 2, (point + right) / 2
+        ax.text(exponent, -0.25, "sign and exponent", ha="center", fontsize=9)
+        ax.text(
+            significand, -0.25, "significand, after the 1.", ha="center", fontsize=9
+        )
+        ax.text(right + 0.2, -0.25, " value stored", fontsize=9)
+        ax.set_xlim(-0.12 * right, right * 1.34)
+        ax.set_ylim(len(numbers), -0.7)
+        ax.set_title(f"{value} in {len(numbers)} formats, bit by bit")
+        ax.axis("off")
+    return ax
+
+
+def spacing(names: Sequence[str] = ("FP32", "TF32", "BF16", "FP16"), ax=None):
+    """Draw the distance between neighboring numbers against their magnitude."""
+    with _axes(ax) as ax:
+        for name in names:
+            f, (color, _) = formats.get(name), look(formats.get(name).name)
+            low = math.log2(f.smallest_subnormal)
+            exponents = np.arange(max(low, -44), min(f.max_exponent, 40) + 1)
+            steps = formats.ulp(2.0**exponents, f)
+            style = {"color": color, "where": "post", "lw": 2}
+            dashed = "--" if f.name == "TF32" else "-"
+            ax.step(2.0**exponents, steps, label=f.name, ls=dashed, **style)
+        _powers_of_two(ax, "x", 16)
+        _powers_of_two(ax, "y", 16)
+        ax.set_xlabel("magnitude of the number")
+        ax.set_ylabel("distance to the next one")
+        ax.set_title("Spacing of numbers against their magnitude")
+        ax.legend()
+    return ax
+
+
+def ranges(names: Sequence[str] = ("FP32", "TF32", "BF16", "FP16"), ax=None):
+    """Draw the range of formats as bars; hatched where precision runs out."""
+    limits = [(f.smallest_subnormal, f.max) for f in map(formats.get, names)]
+    low = math.log2(min(limit[0] for limit in limits))
+    high = math.log2(max(limit[1] for limit in limits))
+    gap = 0.015 * (high - low)
+    with _axes(ax, height=0.42 * len(names) + 1.3) as ax:
+        for row, name in enumerate(names):
+            f, (color, _) = formats.get(name), look(formats.get(name).name)
+            ends = (f.smallest_subnormal, f.smallest_normal, f.max)
+            tiny, normal, top = (math.log2(end) for end in ends)
+            ax.barh(row, top - normal, left=normal, color=color, height=0.6)
+            faint = {"facecolor": "white", "edgecolor": color, "hatch": "////"}
+            ax.barh(row, normal - tiny, left=tiny, height=0.6, **faint)
+            ax.text(top + gap, row, f"{f.max:.5g}", va="center", fontsize=9)
+            ax.text(
+                tiny - gap, row, f"{ends[0]:.2g}", va="center", ha="right", fontsize=9
+            )
+        ax.set_yticks(range(len(names)), [formats.get(n).name for n in names])
+        ax.invert_yaxis()
+        ax.set_xlim(low - 12 * gap, high + 14 * gap)
+        step = 2 ** round(math.log2((high - low) / 8))
+        ticks = np.arange(math.ceil(low / step) * step, high + 1, step, dtype=int)
+        ax.set_xticks(ticks, [f"$2^{{{t}}}$" for t in ticks])
+        ax.set_xlabel("positive numbers; hatched: subnormal, fewer significant bits")
+        ax.set_title("Range of each format: smallest and largest positive number")
+    return ax
+
+
+def rounding_error(names: Sequence[str] = ("TF32", "BF16", "FP16"), ax=None):
+    """Draw the largest relative rounding error of random numbers, by magnitude."""
+    exponents = np.arange(-32, 25, dtype=np.float64)
+    random = torch.Generator().manual_seed(0)
+    mantissas = 1 + torch.rand(2000, generator=random, dtype=torch.float64)
+    with _axes(ax) as ax:
+        for name in names:
+            f, (color, marker) = formats.get(name), look(formats.get(name).name)
+            worst = []
+            for exponent in exponents:
+                x = mantissas * 2.0**exponent
+                worst.append(((formats.round_to(x, f) - x).abs() / x).max().item())
+            worst = np.array(worst)
+            worst[~np.isfinite(worst)] = np.nan  # overflow: no number to be wrong by
+            style = {"color": color, "marker": marker, "markevery": 4, "ms": 5}
+            dashed = "--" if f.name == "TF32" else "-"
+            ax.plot(2.0**exponents, worst, label=f.name, ls=dashed, **style)
+            last = np.flatnonzero(np.isfinite(worst))[-1]
+            if last < len(exponents) - 1:
+                place = (2.0 ** exponents[last], worst[last])
+                note = {"xytext": (8, 10), "textcoords": "offset points", "fontsize": 9}
+                ax.annotate("overflow", place, color=color, **note)
+        _powers_of_two(ax, "x", 8)
+        ax.set_yscale("log")
+        ax.set_xlabel("magnitude of the number")
+        ax.set_ylabel("largest relative error")
+        ax.set_title("Relative rounding error against magnitude (2,000 numbers each)")
+        ax.legend()
+    return ax
+
+
+# ------------------------------------------------------------------------- measurements
+
+
+def lines(
+    x: Sequence[float],
+    series: Mapping[str, Sequence[float]],
+    title: str,
+    xlabel: str,
+    ylabel: str,
+    log: str = "xy",
+    truth: Sequence[float] | None = None,
+    truth_label: str = "exact",
+    ax=None,
+):
+    """Draw quantities against a sweep; ``truth`` is the dashed dark line.
+
+    Args:
+        log: the axes that are logarithmic: "", "x", "y" or "xy".
+    """
+    with _axes(ax) as ax:
+        if truth is not None:
+            ax.plot(x, truth, color=DARK, ls="--", lw=1.5, label=truth_label)
+        for index, (name, y) in enumerate(series.items()):
+            color, marker = look(name, index)
+            step = max(1, len(x) // 8)
+            style = {"color": color, "marker": marker, "markevery": step, "ms": 5}
+            ax.plot(x, y, label=name, ls="--" if name == "TF32" else "-", **style)
+        if "x" in log:
+            _powers_of_two(ax, "x", max(1, round(math.log2(max(x) / min(x)) / 6)))
+        if "y" in log:
+            ax.set_yscale("log")
+        ax.set(title=title, xlabel=xlabel, ylabel=ylabel)
+        ax.legend()
+    return ax
+
+
+def clocks(readings: Mapping[str, float], truth: str, title: str, ax=None):
+    """Draw what several ways of timing said of one call, on one logarithmic axis.
+
+    Args:
+        readings: way → seconds per call.
+        truth: the way that is right; the dashed line stands there.
+    """
+    with _axes(ax, height=0.38 * len(readings) + 1.1) as ax:
+        right = readings[truth]
+        ax.axvline(right, color=DARK, ls="--", lw=1.2)
+        for row, (name, seconds) in enumerate(readings.items()):
+            color = GREEN if name == truth else VERMILION
+            ax.plot([right, seconds], [row, row], color=color, lw=2)
+            ax.plot(seconds, row, "o", color=color, ms=8)
+            off = f"  {show_seconds(seconds)}"
+            if name != truth:
+                off += f"  ({seconds / right:.2g}×)"
+            side = "left" if seconds >= right else "right"
+            ax.text(seconds, row, off + "  ", va="center", ha=side, fontsize=9)
+        ax.set_xscale("log")
+        ax.margins(y=0.12)
+        room = (max(readings.values()) / min(readings.values())) ** 0.45 * 3
+        ax.set_xlim(min(readings.values()) / room, max(readings.values()) * room)
+        ax.set_yticks(range(len(readings)), list(readings))
+        ax.invert_yaxis()
+        ax.set(title=title, xlabel="seconds per call, as reported")
+    return ax
+
+
+def ratios(trials: Mapping[str, Sequence[float]], title: str, ax=None):
+    """Draw measured ratios, one dot a trial, whose true value is 1."""
+    with _axes(ax, height=0.55 * len(trials) + 1.2) as ax:
+        ax.axvline(1, color=DARK, ls="--", lw=1.2)
+        for row, dots in enumerate(trials.values()):
+            color, marker = SPARE[row % len(SPARE)]
+            lift = row + np.linspace(-0.25, 0.25, len(dots))
+            ax.plot(dots, lift, marker, color=color, ms=6, alpha=0.8)
+        ax.set_yticks(range(len(trials)), list(trials))
+        ax.set_ylim(len(trials) - 0.4, -0.6)
+        far = max(abs(math.log(d)) for dots in trials.values() for d in dots)
+        ax.set_xlim(math.exp(-1.2 * far - 0.02), math.exp(1.2 * far + 0.02))
+        ax.set(title=title, xlabel="measured speedup; both are the same function: 1")
+    return ax
+
+
+def speed_and_error(
+    results: Comparison,
+    guess: Mapping[str, float] | None = None,
+    reference: Record | None = None,
+    title: str = "",
+):
+    """Draw speedups and errors of a comparison side by side, one row a variant.
+
+    Left: speedup over the first variant, 10th to 90th percentile of the rounds as error
+    bars, a guess as a hollow circle, the reference machine's run as an outlined bar.
+    Right: relative error on a logarithmic axis; "exact", NaN and failures are words.
+    """
+    names = list(results)
+    there = reference.comparison if reference is not None else None
+    with plt.rc_context(STYLE):
+        size = (WIDTH, 0.5 * len(names) + 1.4)
+        figure, (left, right) = plt.subplots(
+            1, 2, figsize=size, dpi=DPI, layout="constrained", sharey=True
+        )
+        far = [1.0, *(guess or {}).values()]
+        for row, name in enumerate(names):
+            ratio, base = results.speedup(name), results[name] is results.baseline
+            color = GRAY if base else look(name, row)[0]
+            if results[name].failure:
+                left.text(
+                    0.02, row, " failed", va="center", fontsize=9, color=VERMILION
+                )
+                _note(right, row, results[name].failure.split(":")[0])
+                continue
+            left.barh(row, ratio.median, height=0.5, color=color)
+            spread = [[ratio.median - ratio.low], [ratio.high - ratio.median]]
+            if not base:
+                left.errorbar(ratio.median, row, xerr=spread, color=DARK, capsize=3)
+            words = "baseline" if base else f"{ratio.median:.2g}×"
+            if not base and not ratio.measurable:
+                words = "no measurable difference"
+            far.append(min(ratio.high, 3 * ratio.median))
+            left.text(far[-1], row, f"  {words}", va="center", fontsize=9)
+            if there is not None and name in there and there[name].seconds:
+                ghost = there.speedup(name).median
+                far.append(ghost)
+                outline = {"fill": False, "edgecolor": DARK, "lw": 1.2, "ls": ":"}
+                left.barh(row, ghost, height=0.72, **outline)
+            if guess and name in guess:
+                left.plot(guess[name], row, "o", mfc="none", mec=DARK, ms=9, mew=1.5)
+            _error_dot(right, row, results[name].error, color)
+        left.axvline(1, color=DARK, ls="--", lw=1)
+        left.set_xlim(0, max(far) * 1.55)
+        left.set_yticks(range(len(names)), names)
+        left.set_ylim(len(names) - 0.4, -0.6)
+        left.set_xlabel("speedup (higher is faster)")
+        right.set_xlabel("relative error (lower is better)")
+        if not right.lines:
+            right.set_xticks([])
+        else:
+            right.set_xscale("log")
+            right.margins(x=0.45)
+            right.xaxis.set_major_locator(LogLocator(numticks=5))
+            right.xaxis.set_minor_locator(LogLocator(numticks=1))
+        notes = ["○ your guess"] * bool(guess)
+        if there is not None:
+            notes.append(f"dotted outline: {reference.label}")
+        figure.suptitle(title or "Speed and error", fontsize=11)
+        if notes:
+            figure.supxlabel(";  ".join(notes), fontsize=9)
+    return left, right
+
+
+def _error_dot(ax, row: int, error, color: str) -> None:
+    if error is not None and not error.exact and error.relative > 0:
+        ax.plot(error.relative, row, "o", color=color, ms=8)
+        place = {"xytext": (8, 0), "textcoords": "offset points", "va": "center"}
+        ax.annotate(f"{error.relative:.1e}", (error.relative, row), fontsize=9, **place)
+        return
+    _note(ax, row, "-" if error is None else str(error))
+
+
+def _note(ax, row: int, words: str) -> None:
+    """Write words in the middle of a row."""
+    place = {"transform": ax.get_yaxis_transform(), "va": "center", "ha": "center"}
+    ax.text(0.5, row, words, fontsize=9, **place)
+
+
+def roofline(
+    peaks: Peaks,
+    points: Mapping[str, tuple[Work, float]],
+    format: str = "FP32",
+    title: str = "Roofline of this machine",
+    ax=None,
+):
+    """Draw workloads under the machine's own roof: achieved rate against intensity.
+
+    A filled marker is what was measured; the hollow one above it is what launching the
+    operations alone would allow, drawn where that is lower than the roof.
+
+    Args:
+        peaks: the measured limits.
+        points: workload → (its ``Work``, measured seconds per call).
+        format: the number format of the matrix products, for the flat roof.
+    """
+    top, rates = peaks.flops_per_s[format], []
+    intensities = [work.intensity for work, _ in points.values()]
+    knee = top / peaks.bytes_per_s
+    x = np.geomspace(min(*intensities, knee) / 4, max(*intensities, knee) * 8, 100)
+    with _axes(ax, height=3.5) as ax:
+        roof = np.minimum(x * peaks.bytes_per_s, top)
+        ax.plot(x, roof, color=DARK, ls="--", lw=1.5)
+        for index, (name, (work, seconds)) in enumerate(points.items()):
+            color, marker = SPARE[index % len(SPARE)]
+            rates.append(work.all_flops / seconds)
+            launch = work.all_flops / (work.ops * peaks.op_s)
+            ceiling = min(work.intensity * peaks.bytes_per_s, top)
+            if launch < ceiling:
+                ax.plot(work.intensity, launch, marker, mfc="none", mec=color, ms=9)
+            ax.plot(work.intensity, rates[-1], marker, color=color, ms=9, label=name)
+        ax.set_xscale("log", base=2)
+        ax.set_yscale("log")
+        ax.set_ylim(min(*rates, roof[0]) / 4, max(*rates, top) * 4)
+        ax.text(x[-1], top * 1.7, f"{format} matmul peak", ha="right", fontsize=9)
+        spot = math.sqrt(x[0] * knee)
+        place = {"xytext": (-6, 6), "textcoords": "offset points", "ha": "right"}
+        spot = (spot, spot * peaks.bytes_per_s)
+        ax.annotate("memory bandwidth", spot, fontsize=9, **place)
+        ax.set_xlabel("arithmetic intensity: FLOP per byte moved")
+        ax.set_ylabel("FLOP per second")
+        ax.set_title(title)
+        ax.legend(loc="lower right")
+    return ax
+
+
+def _powers_of_two(ax, axis: str, step: int) -> None:
+    """Make an axis logarithmic, labeled with every step-th power of two."""
+    getattr(ax, f"set_{axis}scale")("log", base=2)
+    limits = getattr(ax, f"get_{axis}lim")()
+    low, high = (math.floor(math.log2(limit)) for limit in limits)
+    first = math.ceil(low / step) * step
+    powers = list(
+        itertools.takewhile(lambda p: p <= high, itertools.count(first, step))
+    )
+    labels = [f"$2^{{{p}}}$" if abs(p) > 12 or p < 0 else f"{2**p:,}" for p in powers]
+    getattr(ax, f"set_{axis}ticks")([2.0**p for p in powers], labels)
+    getattr(ax, f"set_{axis}ticks")([], minor=True)

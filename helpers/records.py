@@ -1,0 +1,147 @@
+"""Runs kept as JSON: the reference machine's, to lay beside one's own.
+
+A record is one comparison, or one dict of plain numbers, with the conditions it was
+measured under. Those of the reference machine travel with the package, in
+``helpers/reference``. ``notebooks/record.py --reference`` makes them: it sets
+``HELPERS_RECORD_TO``, and ``reference`` then stores this machine's run first.
+"""
+
+import dataclasses
+import json
+import math
+import os
+import pathlib
+
+from helpers.comparing import Comparison, Error, Result, conditions, show_seconds
+
+FOLDER = pathlib.Path(__file__).parent / "reference"
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+    """Hold a run that was kept: what was measured, and where, when and on what sizes.
+
+    Attributes:
+        name: such as "00/workloads": chapter, then measurement.
+        conditions: device, torch, date, and ``sizes`` as the notebook gave them.
+        comparison: the ``Comparison``, or None if it was plain data.
+        data: the plain data, {} if it was a comparison.
+    """
+
+    name: str
+    conditions: dict
+    comparison: Comparison | None = None
+    data: dict = dataclasses.field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        """Return the words that label it in tables and charts."""
+        c = self.conditions
+        if not c:
+            return "no reference run is stored"
+        return f"{c['device']}, torch {c['torch']}, {c['date']}"
+
+
+def reference(name: str, mine: Comparison | dict, **sizes) -> Record:
+    """Return the reference machine's run of a measurement; empty if none is kept.
+
+    Args:
+        name: "chapter/measurement"; letters, digits, "-", "_" and one "/".
+        mine: this machine's run; stored as the reference only while recording.
+        sizes: what the run depended on, such as ``batch=32``.
+    """
+    folder = os.environ.get("HELPERS_RECORD_TO")
+    if folder:
+        save(name, mine, pathlib.Path(folder), **sizes)
+        return load(name, pathlib.Path(folder))
+    return load(name) or Record(name, {})
+
+
+def save(
+    name: str, run: Comparison | dict, folder: pathlib.Path, **sizes
+) -> pathlib.Path:
+    """Write a run as JSON, with its conditions; return the file's path."""
+    path = _path(name, folder)
+    record = {"name": name}
+    if isinstance(run, Comparison):
+        record["conditions"] = run.conditions | {"sizes": sizes}
+        record["results"] = [dataclasses.asdict(result) for result in run.values()]
+    elif isinstance(run, dict):
+        record["conditions"] = conditions() | {"sizes": sizes}
+        record["data"] = run
+    else:
+        raise TypeError(f"cannot keep {run!r}: give a Comparison or a dict")
+    text = json.dumps(_plain(record), indent=1, ensure_ascii=False, allow_nan=False)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text + "\n", encoding="utf-8")
+    return path
+
+
+def load(name: str, folder: pathlib.Path = FOLDER) -> Record | None:
+    """Read a run; None if there is no such record.
+
+    Raises:
+        ValueError: the name cannot be one, or the file is not a record.
+    """
+    path = _path(name, folder)
+    if not path.is_file():
+        return None
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        where = content["conditions"]
+        if "data" in content:
+            return Record(name, where, data=content["data"])
+        results = [_result(entry) for entry in content["results"]]
+        return Record(name, where, Comparison(results, where))
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path.name} is not a record: {error!r}") from error
+
+
+def side_by_side(mine: Comparison, other: Record | None):
+    """Return a pandas DataFrame: speedup and error of each variant, here and there."""
+    import pandas
+
+    sides = {"here": mine}
+    if other is not None and other.comparison is not None:
+        sides[other.label] = other.comparison
+    rows = {}
+    for name in dict.fromkeys(n for side in sides.values() for n in side):
+        row = {}
+        for label, side in sides.items():
+            result = side[name] if name in side else Result(name, failure="not run")
+            base = result is side.baseline
+            row[label, "time"] = show_seconds(result.median_s)
+            row[label, "speedup"] = "baseline" if base else str(side.speedup(name))
+            row[label, "error"] = result.failure or str(result.error or "-")
+        rows[name] = row
+    return pandas.DataFrame.from_dict(rows, orient="index")
+
+
+def _path(name: str, folder: pathlib.Path) -> pathlib.Path:
+    parts = name.split("/") if isinstance(name, str) else []
+    letters = "".join(parts).replace("-", "").replace("_", "")
+    if len(parts) != 2 or not all(parts) or not letters.isalnum():
+        raise ValueError(
+            f"record name {name!r}: give 'chapter/measurement' in letters, digits, -, _"
+        )
+    return folder / parts[0] / f"{parts[1]}.json"
+
+
+def _plain(value):
+    """Replace NaN and infinities, which JSON does not have, by strings."""
+    if isinstance(value, dict):
+        return {str(key): _plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(entry) for entry in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value
+
+
+def _result(entry: dict) -> Result:
+    error = entry["error"]
+    if error is not None:
+        error = Error(**error | {k: float(error[k]) for k in ("relative", "largest")})
+    seconds = tuple(entry["seconds"])
+    changes = {"error": error, "seconds": seconds, "cold_s": float(entry["cold_s"])}
+    return Result(**entry | changes)

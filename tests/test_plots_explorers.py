@@ -1,0 +1,230 @@
+"""helpers.plots, explorers and exercises: they draw what they were given."""
+
+import math
+import sys
+
+import matplotlib
+import pytest
+import torch
+
+matplotlib.use("agg")
+import matplotlib.pyplot as plt  # noqa: E402
+
+from helpers import (  # noqa: E402
+    check,
+    comparing,
+    explore,
+    explorers,
+    formats,
+    plots,
+    records,
+    roofline,
+)
+
+
+@pytest.fixture(autouse=True)
+def close_figures():
+    before = dict(plt.rcParams)
+    yield
+    assert dict(plt.rcParams) == before  # drawing changes no global setting
+    plt.close("all")
+
+
+def words(ax):
+    return [text.get_text() for text in ax.texts]
+
+
+def result(name, seconds, error=None, failure=""):
+    return comparing.Result(name, seconds, 1.0, error, None, 0, failure)
+
+
+@pytest.fixture
+def results():
+    exact = comparing.Error(0.0, 0.0, exact=True)
+    return comparing.Comparison(
+        [
+            result("FP32", (2.0, 2.0, 2.0), exact),
+            result("BF16", (1.0, 1.0, 1.0), comparing.Error(3e-3, 0.1)),
+            result("same", (2.1, 1.9, 2.0), exact),
+            result("nan", (1.0, 1.0, 1.0), comparing.Error(math.nan, math.nan, 3)),
+            result("broken", (), None, "RuntimeError: no kernel"),
+        ],
+        {"device": "a GPU", "torch": "2.6", "date": "2026-01-01"},
+    )
+
+
+def test_bit_layout_shows_every_bit_and_the_value():
+    ax = plots.bit_layout("1.234567890", ("TF32", "FP16"))
+    assert words(ax).count("0") + words(ax).count("1") == 19 + 16
+    assert " 1.234375" in words(ax)
+
+
+def test_speed_and_error_writes_what_it_must_not_hide(results):
+    left, right = plots.speed_and_error(results, guess={"BF16": 3.0})
+    told = " ".join(words(left) + words(right))
+    assert "2×" in told and "no measurable difference" in told
+    assert "3 NaN" in told and "failed" in told and "RuntimeError" in told
+    guess = [line for line in left.lines if line.get_markerfacecolor() == "none"]
+    assert [line.get_xdata()[0] for line in guess] == [3.0]
+    assert left.get_xlim()[0] == 0
+
+
+def test_speed_and_error_outlines_the_reference(results):
+    record = records.Record("00/x", results.conditions, results)
+    left, _ = plots.speed_and_error(results, reference=record)
+    outlines = [bar for bar in left.patches if not bar.get_fill()]
+    assert len(outlines) == 4
+    assert "a GPU, torch 2.6, 2026-01-01" in left.figure._supxlabel.get_text()
+    plots.speed_and_error(results, reference=records.Record("00/x", {}))
+
+
+def test_roofline_places_the_workloads():
+    peaks = roofline.Peaks(1e-6, 1e9, {"FP32": 1e12})
+    points = {
+        "tiny": (roofline.Work(100, 0, 100, 100, 1), 2e-6),
+        "chain": (roofline.Work(0, 1000, 80_000, 8000, 1), 8e-5),
+        "matmul": (roofline.Work(10**9, 0, 10**6, 10**6, 1), 1e-3),
+    }
+    ax = plots.roofline(peaks, points)
+    placed = {line.get_label(): line.get_data() for line in ax.lines}
+    for name, (work, seconds) in points.items():
+        assert placed[name][0][0] == work.intensity
+        assert placed[name][1][0] == work.all_flops / seconds
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        plots.spacing,
+        plots.ranges,
+        plots.rounding_error,
+        lambda: plots.ranges(list(formats.ALL)),
+        lambda: plots.bit_layout(-0.0, list(formats.ALL)[:8]),
+        lambda: plots.clocks({"a": 1e-6, "b": 1e-3}, "b", "title"),
+        lambda: plots.ratios({"a": [0.9, 1.2], "b": [1.0]}, "title"),
+        lambda: plots.lines(
+            [1, 2, 4], {"a": [1, 2, 3]}, "t", "x", "y", truth=[1, 2, 3]
+        ),
+    ],
+)
+def test_every_chart_fits_its_page_and_is_opaque(draw):
+    ax = draw()
+    figure = ax.figure
+    figure.canvas.draw()
+    assert figure.get_size_inches()[0] <= 7
+    assert figure.get_facecolor() == (1, 1, 1, 1)
+    renderer = figure.canvas.get_renderer()
+    page = figure.bbox
+    frame = [ax.xaxis.label, *ax.get_yticklabels()] if ax.axison else []
+    for text in [*ax.texts, ax.title, *frame]:
+        box = text.get_window_extent(renderer)
+        if text.get_text() and text.get_visible():
+            assert box.x0 >= page.x0 - 1 and box.x1 <= page.x1 + 1, text.get_text()
+
+
+def test_charts_draw_into_given_axes():
+    _, ax = plt.subplots()
+    assert plots.spacing(ax=ax) is ax
+
+
+def test_colors_are_fixed_per_format():
+    looks = [plots.look(name) for name in formats.ALL]
+    assert len(set(looks)) == len(formats.ALL)
+
+
+# ---------------------------------------------------------------------------- explorers
+
+
+@pytest.fixture
+def explorer():
+    pytest.importorskip("ipywidgets")
+    return explorers.FloatExplorer("1.234567890", "FP16")
+
+
+def bits(explorer):
+    return "".join(button.description for button in explorer.bits.children)
+
+
+def test_the_explorer_begins_with_its_number(explorer):
+    assert bits(explorer) == "0011110011110000"
+    assert "1.234375" in explorer.state.value
+    assert "1.2333984" in explorer.state.value  # a neighbor
+    for name in explorers.SHOWN:
+        assert name in explorer.table.value
+
+
+def test_clicking_a_bit_changes_the_number(explorer):
+    explorer.bits.children[0].click()
+    assert explorer.number.value == -1.234375
+    assert explorer.entry.value == "-1.234375"
+    assert bits(explorer) == "1011110011110000"
+    assert "sign 1" in explorer.state.value
+    explorer.bits.children[0].click()
+    assert explorer.number.value == 1.234375
+
+
+def test_every_bit_of_every_format_can_be_flipped_twice(explorer):
+    for name in explorer.choice.options:
+        explorer.choice.value = name
+        for place in range(formats.get(name).bits):
+            before = explorer.number
+            explorer.bits.children[place].click()
+            assert explorer.number.code != before.code
+            explorer.bits.children[place].click()
+            assert explorer.number.code == before.code
+
+
+def test_typing_and_choosing(explorer):
+    explorer.entry.value = "70000"
+    assert explorer.number.value == math.inf
+    explorer.choice.value = "BF16"
+    assert explorer.number.value == 70144  # of what was asked, not of FP16's Inf
+    assert len(explorer.bits.children) == 16
+
+
+@pytest.mark.parametrize("typed", ["abc", "", "1,5", "<b>"])
+def test_bad_text_is_answered_and_nothing_is_lost(explorer, typed):
+    before = explorer.number
+    explorer.entry.value = typed
+    assert "is not a decimal number" in explorer.message.value
+    assert "<b>&#x27;" in explorer.message.value or typed == ""
+    assert explorer.number == before and explorer.entry.value == "1.234567890"
+    explorer.entry.value = "2"
+    assert explorer.message.value == explorers.HINT
+
+
+def test_the_static_twin_shows_the_same_facts(explorer):
+    page = explorers.static("1.234567890", "FP16")
+    assert explorer.state.value in page._repr_html_()
+    assert explorer.table.value in page._repr_html_()
+    for fact in ("1.233398438 and 1.235351562", "0.000976562", "+2^(15 - 15)"):
+        assert fact in repr(page)
+
+
+def test_without_ipywidgets_the_twin_is_shown(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "ipywidgets", None)
+    assert isinstance(explore("0.1", "BF16"), explorers.Page)
+    assert "ipywidgets is not installed" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-0", "1e-400", "1e400", 0])
+def test_the_twin_shows_any_number(value):
+    assert "FP8 E5M2" in repr(explorers.static(value, "FP16"))
+
+
+# ---------------------------------------------------------------------------- exercises
+
+
+def test_an_exercise_says_not_yet_right_or_wrong(capsys):
+    check(None, lambda a: a == 3, "Because.")
+    check(3, lambda a: a == 3, "Because.")
+    check("x", lambda a: a + 1, "Because.")
+    told = capsys.readouterr().out.splitlines()
+    assert told[0].startswith("Not attempted yet")
+    assert told[1] == "Right. Because."
+    assert told[2].startswith("Not yet: 'x'")
+
+
+def test_a_tensor_answer_does_not_break_the_check(capsys):
+    check(torch.ones(2), lambda a: a == 1, "Because.")
+    assert "Not yet" in capsys.readouterr().out

@@ -1,0 +1,144 @@
+"""helpers.records, helpers.claims: what is kept comes back, what is judged is told."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from helpers import claims, compare, records
+
+
+@pytest.fixture
+def comparison():
+    def broken():
+        raise RuntimeError("no")
+
+    variants = {
+        "a": lambda: torch.ones(2),
+        "b": lambda: torch.tensor([1.0, math.inf]),
+        "c": broken,
+    }
+    return compare(variants, torch.ones(2), seconds=0.01, rounds=3)
+
+
+def test_a_comparison_comes_back_whole(comparison, tmp_path):
+    path = records.save("00/test", comparison, tmp_path, batch=32)
+    json.loads(
+        path.read_text(), parse_constant=lambda c: pytest.fail(c)
+    )  # no NaN in it
+    record = records.load("00/test", tmp_path)
+    assert repr(record.comparison) == repr(comparison)
+    assert record.comparison["b"].error.infs == 1
+    assert record.conditions["sizes"] == {"batch": 32}
+    assert record.conditions["torch"] == torch.__version__
+    assert str(torch.__version__) in record.label
+
+
+def test_plain_data_comes_back(tmp_path):
+    records.save("01/data", {"x": 1.5, "n": 3}, tmp_path)
+    assert records.load("01/data", tmp_path).data == {"x": 1.5, "n": 3}
+
+
+def test_reference_stores_only_while_recording(comparison, tmp_path, monkeypatch):
+    monkeypatch.delenv("HELPERS_RECORD_TO", raising=False)
+    missing = records.reference("99/none", comparison)
+    assert missing.comparison is None and missing.label == "no reference run is stored"
+    monkeypatch.setenv("HELPERS_RECORD_TO", str(tmp_path))
+    assert records.reference("99/none", comparison).comparison["a"].error.exact
+    assert (tmp_path / "99" / "none.json").is_file()
+    assert not (records.FOLDER / "99").exists()
+
+
+def test_side_by_side_lays_both_out(comparison, tmp_path):
+    records.save("00/test", comparison, tmp_path)
+    other = records.load("00/test", tmp_path)
+    table = records.side_by_side(comparison, other)
+    assert list(table.index) == ["a", "b", "c"]
+    assert {top for top, _ in table.columns} == {"here", other.label}
+    assert records.side_by_side(comparison, None).shape == (3, 3)
+
+
+@pytest.mark.parametrize("name", ["", "x", "a/b/c", "../x", "00/", "00/a b", None, 7])
+def test_a_name_cannot_leave_the_folder(name, tmp_path):
+    with pytest.raises(ValueError, match="record name"):
+        records.load(name, tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"conditions": {}}', '{"name": "x"}'])
+def test_a_broken_file_is_named(text, tmp_path):
+    (tmp_path / "00").mkdir()
+    (tmp_path / "00" / "bad.json").write_text(text)
+    with pytest.raises(ValueError, match="bad.json is not a record"):
+        records.load("00/bad", tmp_path)
+
+
+def test_only_runs_are_kept(tmp_path):
+    with pytest.raises(TypeError, match=r"\[1\].*Comparison or a dict"):
+        records.save("00/x", [1], tmp_path)
+
+
+@pytest.mark.parametrize(
+    "path",
+    sorted(records.FOLDER.glob("*/*.json")),
+    ids=lambda p: f"{p.parent.name}/{p.stem}",
+)
+def test_the_packaged_records_load(path):
+    record = records.load(f"{path.parent.name}/{path.stem}")
+    assert {"device", "torch", "date"} <= set(record.conditions)
+    assert record.comparison is not None or record.data
+
+
+# ------------------------------------------------------------------------------- claims
+
+
+@pytest.fixture(autouse=True)
+def nothing_judged(monkeypatch):
+    monkeypatch.setattr(claims, "_judged", {})
+    monkeypatch.delenv("HELPERS_RECORD_TO", raising=False)
+
+
+@pytest.mark.parametrize(
+    "holds, words",
+    [
+        (True, "holds here"),
+        (False, "does not hold here"),
+        (None, "cannot be tested here"),
+        (np.bool_(True), "holds here"),
+        (torch.tensor(False), "does not hold here"),
+    ],
+)
+def test_a_verdict_is_told_with_its_evidence_and_claim(holds, words, capsys):
+    claims.verdict("G1-48", holds, "TF32 stores 1.234375")
+    told = capsys.readouterr().out
+    assert told.startswith(f"G1-48 {words}: TF32 stores 1.234375\n")
+    assert claims.get("G1-48").says in told
+
+
+@pytest.mark.parametrize(
+    "id, holds, evidence, error, words",
+    [
+        ("G3-1", True, "x", ValueError, "'G3-1'.*G1-71"),
+        ("G1-72", True, "x", ValueError, "'G1-72'"),
+        ("g1-1", True, "x", ValueError, "'g1-1'"),
+        ("G1-1", "yes", "x", TypeError, "'yes'.*True, False or None"),
+        ("G1-1", 1, "x", TypeError, "1.*True, False or None"),
+        ("G1-1", True, " ", ValueError, "evidence"),
+    ],
+)
+def test_a_bad_verdict_is_refused(id, holds, evidence, error, words):
+    with pytest.raises(error, match=words):
+        claims.verdict(id, holds, evidence)
+    assert not claims._judged
+
+
+def test_the_table_shows_judged_and_unjudged(capsys):
+    claims.verdict("G1-48", False, "TF32 stores 1.234375")
+    table = claims.table("01_float_formats")
+    rows = table.frame["here"]
+    assert rows["G1-48"] == "does not hold: TF32 stores 1.234375"
+    assert rows["G1-3"] == "not judged"
+    assert "TF32 stores 1.234375" in table._repr_html_()
+    with pytest.raises(ValueError, match="'nowhere'.*01_float_formats"):
+        claims.table("nowhere")
