@@ -67,7 +67,7 @@ def verdict(id: str, holds: bool | None, evidence: str) -> None:
         ValueError: unknown claim, or no evidence.
         TypeError: ``holds`` is none of the three.
     """
-    claim = get(id)
+    get(id)
     if hasattr(holds, "item"):
         holds = holds.item()  # a NumPy or torch truth value
     if not isinstance(holds, bool | None):
@@ -75,7 +75,7 @@ def verdict(id: str, holds: bool | None, evidence: str) -> None:
     if not isinstance(evidence, str) or not evidence.strip():
         raise ValueError(f"evidence={evidence!r}: say in a few words what was measured")
     _judged[id] = {"holds": holds, "evidence": evidence}
-    print(f"{id} {VERDICTS[holds]}: {evidence}\n      ({claim.says})")
+    print(f"{id} {VERDICTS[holds]}: {evidence}")
 
 
 class Table:
@@ -92,7 +92,10 @@ class Table:
 
         with pandas.option_context("display.max_colwidth", None):
             html = self.frame.to_html(justify="left", border=0)
-        return html.replace("<td>", '<td style="text-align: left">')
+        html = html.replace("<td>", '<td style="text-align: left">')
+        return html.replace(
+            "<th>", '<th style="text-align: left; white-space: nowrap">'
+        )
 
 
 def table(chapter: str) -> Table:

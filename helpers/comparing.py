@@ -73,6 +73,8 @@ class Ratio:
         return not covers_one and abs(math.log(self.median)) > RESOLUTION
 
     def __str__(self) -> str:
+        if math.isnan(self.median):
+            return "nothing to compare with"
         if not self.measurable:
             return "no measurable difference"
         return f"{self.median:.3g}× ({self.low:.3g} to {self.high:.3g})"
@@ -212,54 +214,64 @@ def compare(
     """
     _check_arguments(variants, reference, mode, seconds, rounds)
     right = None if reference is None else dict(tensors(reference))
-    results, samples = {}, {}
+    results, failures, blocks = {}, {}, {}
     with GRAD_MODES[mode]():
         for name, call in variants.items():
             results[name], output = _first_calls(name, call, right)
             if right is None and output is not None and results[name].error.exact:
                 right = output
-        timers = {n: _timer(variants[n]) for n, r in results.items() if not r.failure}
-        failures = _measure_in_turns(timers, samples, seconds, rounds)
-    for name in timers:
-        changes = {"failure": failures.get(name, "")}
-        if name not in failures:
-            changes["seconds"] = tuple(samples[name])
+            if not results[name].failure:
+                blocks[name] = _block(name, call, seconds / rounds, failures)
+        start = time.perf_counter()
+        _take_turns(blocks, 1)  # a practice round, to see what a round costs
+        affordable = 4 * seconds * len(blocks) / (time.perf_counter() - start)
+        rounds = max(min(rounds, int(affordable)), min(rounds, 5))
+        samples = _take_turns(blocks, rounds)
+    for name, times in samples.items():
+        if name in failures:
+            changes = {"failure": failures[name]}
+        else:
+            changes = {"seconds": tuple(times)}
         results[name] = dataclasses.replace(results[name], **changes)
     return Comparison(list(results.values()), conditions() | {"mode": mode})
 
 
-def _measure_in_turns(
-    timers: Mapping[str, benchmark.Timer],
-    samples: dict[str, list[float]],
-    seconds: float,
-    rounds: int,
-) -> dict[str, str]:
-    """Time one block of each variant per round, forwards and backwards by turns.
+def _take_turns(
+    blocks: Mapping[str, Callable[[], float]], rounds: int
+) -> dict[str, list[float]]:
+    """Time one block of each variant per round; turn the order around each round."""
+    samples = {name: [] for name in blocks}
+    order = list(blocks)
+    for _ in range(rounds):
+        for name in order:
+            samples[name].append(blocks[name]())  # seconds per call
+        order.reverse()
+    return samples
 
-    Fills ``samples`` with seconds per call; returns the failures by name.
+
+def _block(
+    name: str, call: Callable, seconds: float, failures: dict[str, str]
+) -> Callable[[], float]:
+    """Make a function that times a block of calls of about ``seconds``, at least one.
+
+    The GPU is waited for before and after the block, not at each call. A failure is
+    noted once, by name; from then on the function returns NaN.
     """
-    failures, calls, round_s = {}, {}, 0.0
-    for name, timer in timers.items():
+    clock, calls = timer(call), 0
+
+    def time_block() -> float:
+        nonlocal calls
+        if name in failures:
+            return math.nan
         try:
-            one_call = max(timer.timeit(1).median, 1e-9)
+            if not calls:
+                calls = max(1, int(seconds / max(clock.timeit(1).median, 1e-9)))
+            return clock.timeit(calls).median
         except Exception as failure:
             failures[name] = _reason(failure)
-            continue
-        calls[name] = max(1, int(seconds / rounds / one_call))
-        round_s += (calls[name] + 2) * one_call  # timeit() warms up with two calls
-        samples[name] = []
-    affordable = int(4 * seconds * len(calls) / round_s) if calls else 0
-    order = list(calls)
-    for _ in range(max(min(rounds, affordable), min(rounds, 5))):
-        for name in order[:]:
-            try:
-                # Synchronized before and after the block, not at each call.
-                samples[name].append(timers[name].timeit(calls[name]).median)
-            except Exception as failure:
-                failures[name] = _reason(failure)
-                order.remove(name)
-        order.reverse()
-    return failures
+            return math.nan
+
+    return time_block
 
 
 def _first_calls(name: str, call: Callable, right: dict | None) -> tuple[Result, dict]:
@@ -276,7 +288,7 @@ def _first_calls(name: str, call: Callable, right: dict | None) -> tuple[Result,
         _warm_up(call)
         peak = _peak_bytes(call)
     except Exception as failure:
-        if torch.cuda.is_available():
+        if machine.detect().device == "cuda":
             torch.cuda.empty_cache()
         return Result(name, weight_bytes=weights, failure=_reason(failure)), None
     return Result(name, (), cold_s, error, peak, weights), output
@@ -299,8 +311,8 @@ def _warm_up(call: Callable) -> None:
         best = min(best, took)
 
 
-def _timer(call: Callable) -> benchmark.Timer:
-    # A Timer would measure one thread unless told otherwise.
+def timer(call: Callable) -> benchmark.Timer:
+    """Make a Timer of a call with the program's own thread count, not with one."""
     return benchmark.Timer(
         "call()", globals={"call": call}, num_threads=torch.get_num_threads()
     )
@@ -308,15 +320,16 @@ def _timer(call: Callable) -> benchmark.Timer:
 
 def synchronize() -> None:
     """Wait until the GPU has done all that was asked of it; nothing to do on a CPU."""
-    if torch.cuda.is_available():
+    device = machine.detect().device
+    if device == "cuda":
         torch.cuda.synchronize()
-    elif torch.backends.mps.is_available():
+    elif device == "mps":
         torch.mps.synchronize()
 
 
 def _peak_bytes(call: Callable) -> int | None:
     """Return the GPU memory that a call takes on top of what is allocated, in bytes."""
-    if not torch.cuda.is_available():
+    if machine.detect().device != "cuda":
         return None
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()

@@ -3,7 +3,9 @@
 from collections.abc import Callable
 
 
-def check(answer, right: Callable[[object], bool], because: str) -> None:
+def check(
+    answer, right: Callable[[object], bool], because: str, hint: str = ""
+) -> None:
     """Say whether an answer is right; an answer of None is one not given yet.
 
     Args:
@@ -11,6 +13,7 @@ def check(answer, right: Callable[[object], bool], because: str) -> None:
         right: takes the answer and says whether it is right; an answer of a kind that
             it cannot handle is a wrong answer, not an error.
         because: the reason, told once the answer is right.
+        hint: told when it is not.
     """
     if answer is None:
         print("Not attempted yet: replace None by your answer and run the cell again.")
@@ -22,4 +25,4 @@ def check(answer, right: Callable[[object], bool], because: str) -> None:
     if correct:
         print(f"Right. {because}")
     else:
-        print(f"Not yet: {answer!r} is not it. The answer is folded up below.")
+        print(f"Not yet: {answer!r} is not it. {hint or 'The answer is below.'}")

@@ -127,11 +127,13 @@ class FloatExplorer:
             self._try(self.asked, formats.get(change["new"]))
 
     def _try(self, asked, f: formats.Format) -> None:
-        """Show a number in a format; keep what is shown if it cannot be done."""
+        """Show a number in a format; if it cannot be, say why and keep the rest."""
         try:
             number = formats.round_number(asked, f)
         except (TypeError, ValueError) as error:
-            self.show(self.number, self.asked)
+            self._busy = True
+            self.choice.value = self.number.format.name
+            self._busy = False
             self.message.value = f"<b>{html.escape(str(error))}</b>"
         else:
             self.show(number, asked)
@@ -174,7 +176,9 @@ def _rows(asked) -> list[tuple[str, str, str, str, str]]:
     for name in SHOWN:
         number = formats.round_number(asked, name)
         error = relative = "-"
-        if math.isfinite(_float(exact)) and math.isfinite(number.value):
+        if math.isfinite(_float(exact)) and not math.isfinite(number.value):
+            error = "overflow"
+        elif math.isfinite(_float(exact)):
             gap = type(exact)(number.value) - exact
             error = f"{_float(gap):+.3g}" if gap else "0"
             relative = f"{_float(abs(gap / exact)):.2g}" if exact else "0"

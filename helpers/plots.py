@@ -16,10 +16,10 @@ import matplotlib.pyplot as plt
 import numpy as np
 import torch
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import LogLocator
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from helpers import formats
-from helpers.comparing import Comparison, show_seconds
+from helpers.comparing import Comparison, Result, show_seconds
 from helpers.records import Record
 from helpers.roofline import Peaks, Work
 
@@ -215,11 +215,13 @@ def lines(
     log: str = "xy",
     truth: Sequence[float] | None = None,
     truth_label: str = "exact",
+    dots: bool = False,
     ax=None,
 ):
     """Draw quantities against a sweep; ``truth`` is the dashed dark line.
 
     Args:
+        dots: draw a dot for each value and no line between.
         log: the axes that are logarithmic: "", "x", "y" or "xy".
     """
     with _axes(ax) as ax:
@@ -228,8 +230,9 @@ def lines(
         for index, (name, y) in enumerate(series.items()):
             color, marker = look(name, index)
             step = max(1, len(x) // 8)
-            style = {"color": color, "marker": marker, "markevery": step, "ms": 5}
-            ax.plot(x, y, label=name, ls="--" if name == "TF32" else "-", **style)
+            style = {"color": color, "marker": marker, "ms": 5}
+            style |= {"ls": ""} if dots else {"markevery": step}
+            ax.plot(x, y, label=name, **style)
         if "x" in log:
             _powers_of_two(ax, "x", max(1, round(math.log2(max(x) / min(x)) / 6)))
         if "y" in log:
@@ -259,12 +262,14 @@ def clocks(readings: Mapping[str, float], truth: str, title: str, ax=None):
             side = "left" if seconds >= right else "right"
             ax.text(seconds, row, off + "  ", va="center", ha=side, fontsize=9)
         ax.set_xscale("log")
+        ax.xaxis.set_major_formatter(lambda seconds, _: show_seconds(seconds))
+        ax.xaxis.set_minor_formatter(NullFormatter())
         ax.margins(y=0.12)
         room = (max(readings.values()) / min(readings.values())) ** 0.45 * 3
         ax.set_xlim(min(readings.values()) / room, max(readings.values()) * room)
         ax.set_yticks(range(len(readings)), list(readings))
         ax.invert_yaxis()
-        ax.set(title=title, xlabel="seconds per call, as reported")
+        ax.set(title=title, xlabel="time per call, as reported")
     return ax
 
 
@@ -305,44 +310,22 @@ def speed_and_error(
         )
         far = [1.0, *(guess or {}).values()]
         for row, name in enumerate(names):
-            ratio, base = results.speedup(name), results[name] is results.baseline
-            color = GRAY if base else look(name, row)[0]
-            if results[name].failure:
-                left.text(
-                    0.02, row, " failed", va="center", fontsize=9, color=VERMILION
-                )
-                _note(right, row, results[name].failure.split(":")[0])
-                continue
-            left.barh(row, ratio.median, height=0.5, color=color)
-            spread = [[ratio.median - ratio.low], [ratio.high - ratio.median]]
-            if not base:
-                left.errorbar(ratio.median, row, xerr=spread, color=DARK, capsize=3)
-            words = "baseline" if base else f"{ratio.median:.2g}×"
-            if not base and not ratio.measurable:
-                words = "no measurable difference"
-            far.append(min(ratio.high, 3 * ratio.median))
-            left.text(far[-1], row, f"  {words}", va="center", fontsize=9)
+            color = GRAY if name == results.baseline.name else look(name, row)[0]
+            far.append(_speed_bar(left, row, results, name, color))
             if there is not None and name in there and there[name].seconds:
-                ghost = there.speedup(name).median
-                far.append(ghost)
+                far.append(there.speedup(name).median)
                 outline = {"fill": False, "edgecolor": DARK, "lw": 1.2, "ls": ":"}
-                left.barh(row, ghost, height=0.72, **outline)
+                left.barh(row, far[-1], height=0.72, **outline)
             if guess and name in guess:
                 left.plot(guess[name], row, "o", mfc="none", mec=DARK, ms=9, mew=1.5)
-            _error_dot(right, row, results[name].error, color)
+            _error_dot(right, row, results[name], color)
         left.axvline(1, color=DARK, ls="--", lw=1)
         left.set_xlim(0, max(far) * 1.55)
         left.set_yticks(range(len(names)), names)
         left.set_ylim(len(names) - 0.4, -0.6)
         left.set_xlabel("speedup (higher is faster)")
         right.set_xlabel("relative error (lower is better)")
-        if not right.lines:
-            right.set_xticks([])
-        else:
-            right.set_xscale("log")
-            right.margins(x=0.45)
-            right.xaxis.set_major_locator(LogLocator(numticks=5))
-            right.xaxis.set_minor_locator(LogLocator(numticks=1))
+        _error_axis(right)
         notes = ["○ your guess"] * bool(guess)
         if there is not None:
             notes.append(f"dotted outline: {reference.label}")
@@ -352,13 +335,45 @@ def speed_and_error(
     return left, right
 
 
-def _error_dot(ax, row: int, error, color: str) -> None:
-    if error is not None and not error.exact and error.relative > 0:
+def _speed_bar(ax, row: int, results: Comparison, name: str, color: str) -> float:
+    """Draw one speedup with its spread and words; return how far it reaches."""
+    ratio, end = results.speedup(name), 0.0
+    words = "baseline" if name == results.baseline.name else str(ratio).split(" (")[0]
+    if results[name].failure:
+        words = "failed"
+    elif math.isnan(ratio.median):
+        words = "nothing to compare with"
+    else:
+        ax.barh(row, ratio.median, height=0.5, color=color)
+        gaps = (ratio.median - ratio.low, ratio.high - ratio.median)
+        spread = [[max(gap, 0.0)] for gap in gaps]
+        ax.errorbar(ratio.median, row, xerr=spread, color=DARK, capsize=3)
+        end = min(ratio.high, 3 * ratio.median)
+    ax.text(end, row, f"  {words}", va="center", fontsize=9)
+    return end
+
+
+def _error_dot(ax, row: int, result: Result, color: str) -> None:
+    error = result.error
+    if error is None:
+        _note(ax, row, result.failure.split(":")[0] or "-")
+    elif error.exact or not error.relative > 0 or math.isinf(error.relative):
+        _note(ax, row, str(error))
+    else:
         ax.plot(error.relative, row, "o", color=color, ms=8)
         place = {"xytext": (8, 0), "textcoords": "offset points", "va": "center"}
         ax.annotate(f"{error.relative:.1e}", (error.relative, row), fontsize=9, **place)
+
+
+def _error_axis(ax) -> None:
+    """Make the error axis logarithmic, if there is an error on it at all."""
+    if not ax.lines:
+        ax.set_xticks([])
         return
-    _note(ax, row, "-" if error is None else str(error))
+    ax.set_xscale("log")
+    ax.margins(x=0.45)
+    ax.xaxis.set_major_locator(LogLocator(numticks=5))
+    ax.xaxis.set_minor_locator(LogLocator(numticks=1))
 
 
 def _note(ax, row: int, words: str) -> None:
@@ -397,14 +412,16 @@ def roofline(
             launch = work.all_flops / (work.ops * peaks.op_s)
             ceiling = min(work.intensity * peaks.bytes_per_s, top)
             if launch < ceiling:
-                ax.plot(work.intensity, launch, marker, mfc="none", mec=color, ms=9)
+                hollow = {"mfc": "none", "mec": color, "ms": 9, "ls": ""}
+                words = f"{name}, if only launched"
+                ax.plot(work.intensity, launch, marker, label=words, **hollow)
             ax.plot(work.intensity, rates[-1], marker, color=color, ms=9, label=name)
         ax.set_xscale("log", base=2)
         ax.set_yscale("log")
         ax.set_ylim(min(*rates, roof[0]) / 4, max(*rates, top) * 4)
         ax.text(x[-1], top * 1.7, f"{format} matmul peak", ha="right", fontsize=9)
-        spot = math.sqrt(x[0] * knee)
-        place = {"xytext": (-6, 6), "textcoords": "offset points", "ha": "right"}
+        spot = knee / 2
+        place = {"xytext": (-8, 4), "textcoords": "offset points", "ha": "right"}
         spot = (spot, spot * peaks.bytes_per_s)
         ax.annotate("memory bandwidth", spot, fontsize=9, **place)
         ax.set_xlabel("arithmetic intensity: FLOP per byte moved")

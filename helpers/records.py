@@ -39,7 +39,8 @@ class Record:
         c = self.conditions
         if not c:
             return "no reference run is stored"
-        return f"{c['device']}, torch {c['torch']}, {c['date']}"
+        sizes = "".join(f", {k}={v}" for k, v in c.get("sizes", {}).items())
+        return f"{c['device']}, torch {c['torch']}, {c['date']}{sizes}"
 
 
 def reference(name: str, mine: Comparison | dict, **sizes) -> Record:

@@ -11,13 +11,12 @@ import dataclasses
 from collections.abc import Callable
 
 import torch
-from torch.utils import benchmark
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
 from helpers import formats, machine
-from helpers.comparing import show_seconds, synchronize
+from helpers.comparing import show_seconds, synchronize, timer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +55,7 @@ class Peaks:
 
     Attributes:
         op_s: seconds to launch one tiny operation, eager.
-        bytes_per_s: large copy, bytes read plus bytes written.
+        bytes_per_s: bytes read plus bytes written, on large arrays.
         flops_per_s: large square matmul, by name of the number format.
     """
 
@@ -121,6 +120,9 @@ def bound(work: Work, peaks: Peaks, format: str | formats.Format = "FP32") -> Bo
 # -------------------------------------------------------------------- counting the work
 
 
+aten = torch.ops.aten
+
+
 class _Traffic(TorchDispatchMode):
     """Add up operations and bytes, operation by operation."""
 
@@ -131,7 +133,9 @@ class _Traffic(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         output = func(*args, **(kwargs or {}))
-        inputs = _dense((args, kwargs))
+        # What is only overwritten is not read.
+        overwrites = func._overloadpacket in (aten.copy_, aten.fill_, aten.zero_)
+        inputs = _dense((args[1:] if overwrites else args, kwargs))
         outputs = _dense(output)
         for tensor in inputs:
             place = _place(tensor)
@@ -191,7 +195,7 @@ def _size(tensor: torch.Tensor) -> int:
 
 
 def measure_peaks(names: tuple[str, ...] | None = None) -> Peaks:
-    """Measure launch cost, copy bandwidth and matmul rates; takes a few seconds.
+    """Measure launch cost, memory bandwidth and matmul rates; takes a few seconds.
 
     Args:
         names: number formats of the matmuls; by default those of FP32, TF32, BF16 and
@@ -204,17 +208,23 @@ def measure_peaks(names: tuple[str, ...] | None = None) -> Peaks:
     with torch.inference_mode():
         one = torch.zeros(1, device=here.device)
         op_s = _fastest(lambda: one.add_(1), calls=2000)
-        bytes_per_s = _copy_rate(here.device)
+        bytes_per_s = _memory_rate(here.device)
         flops_per_s = {name: _matmul_rate(name, here.device) for name in names}
     return Peaks(op_s, bytes_per_s, flops_per_s)
 
 
-def _copy_rate(device: str) -> float:
-    """Return bytes per second, read plus written, of a copy too large for caches."""
+def _memory_rate(device: str) -> float:
+    """Return bytes per second, read plus written, on arrays too large for caches.
+
+    The better of a copy and an addition in place: a CPU may fetch a line before it
+    overwrites it, so that a copy moves more bytes than it counts.
+    """
     wanted = 2**30 if device == "cuda" else 2**28
     source = torch.zeros(machine.fit(wanted, share=0.2) // 8, device=device)
     target = torch.empty_like(source)
-    return 2 * source.nbytes / _fastest(lambda: target.copy_(source), calls=5)
+    copy = _fastest(lambda: target.copy_(source), calls=5)
+    add = _fastest(lambda: target.add_(1), calls=5)
+    return 2 * source.nbytes / min(copy, add)
 
 
 def _matmul_rate(name: str, device: str) -> float:
@@ -234,12 +244,10 @@ def _matmul_rate(name: str, device: str) -> float:
 
 def _fastest(call: Callable, calls: int) -> float:
     """Return seconds per call of the fastest of five blocks: a peak, not a median."""
-    timer = benchmark.Timer(
-        "call()", globals={"call": call}, num_threads=torch.get_num_threads()
-    )
     call()
     synchronize()
-    return min(timer.timeit(calls).median for _ in range(5))
+    clock = timer(call)
+    return min(clock.timeit(calls).median for _ in range(5))
 
 
 @contextlib.contextmanager

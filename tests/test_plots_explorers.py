@@ -78,6 +78,15 @@ def test_speed_and_error_outlines_the_reference(results):
     plots.speed_and_error(results, reference=records.Record("00/x", {}))
 
 
+def test_a_baseline_that_failed_is_said():
+    broken, good = (
+        result("a", (), failure="OutOfMemoryError: x"),
+        result("b", (1.0, 1.0)),
+    )
+    left, _ = plots.speed_and_error(comparing.Comparison([broken, good], {}))
+    assert words(left) == ["  failed", "  nothing to compare with"]
+
+
 def test_roofline_places_the_workloads():
     peaks = roofline.Peaks(1e-6, 1e9, {"FP32": 1e12})
     points = {
@@ -188,7 +197,9 @@ def test_bad_text_is_answered_and_nothing_is_lost(explorer, typed):
     explorer.entry.value = typed
     assert "is not a decimal number" in explorer.message.value
     assert "<b>&#x27;" in explorer.message.value or typed == ""
-    assert explorer.number == before and explorer.entry.value == "1.234567890"
+    # The text stays, to be corrected; so does the number, with all its facts.
+    assert explorer.number == before and explorer.entry.value == typed
+    assert "1.234375" in explorer.state.value
     explorer.entry.value = "2"
     assert explorer.message.value == explorers.HINT
 
