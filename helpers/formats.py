@@ -45,6 +45,20 @@ class Format:
     dtype_name: str = ""
     storage_bits: int = 0
 
+    def __post_init__(self):
+        least = 1 if self.top == "ieee" else 0  # one bit to tell NaN from Inf
+        for value, accepted, what in (
+            (self.exponent_bits, range(1, 12), "exponent_bits from 1 to 11"),
+            (
+                self.significand_bits,
+                range(least, 53),
+                f"significand_bits {least} to 52",
+            ),
+            (self.top, ("ieee", "nan", "finite"), "top 'ieee', 'nan' or 'finite'"),
+        ):
+            if value not in accepted:
+                raise ValueError(f"{self.name!r} has {value!r}: give {what}")
+
     def __str__(self) -> str:
         return self.name
 

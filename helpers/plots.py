@@ -283,8 +283,9 @@ def ratios(trials: Mapping[str, Sequence[float]], title: str, ax=None):
             ax.plot(dots, lift, marker, color=color, ms=6, alpha=0.8)
         ax.set_yticks(range(len(trials)), list(trials))
         ax.set_ylim(len(trials) - 0.4, -0.6)
-        far = max(abs(math.log(d)) for dots in trials.values() for d in dots)
-        ax.set_xlim(math.exp(-1.2 * far - 0.02), math.exp(1.2 * far + 0.02))
+        values = [1.0, *itertools.chain(*trials.values())]
+        room = 0.1 * (max(values) - min(values)) + 0.02
+        ax.set_xlim(min(values) - room, max(values) + room)
         ax.set(title=title, xlabel="measured speedup; both are the same function: 1")
     return ax
 

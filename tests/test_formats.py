@@ -330,6 +330,10 @@ def test_the_gpu_rounds_as_the_cpu_does(f):
         (lambda: formats.get(16), ValueError, ["16", "TF32"]),
         (lambda: formats.get(""), ValueError, ["''", "TF32"]),
         (lambda: formats.values("FP32"), ValueError, ["FP32", "19 bits"]),
+        (lambda: formats.Format("mine", 0, 3), ValueError, ["0", "1 to 11"]),
+        (lambda: formats.Format("mine", 7, 0), ValueError, ["0", "1 to 52"]),
+        (lambda: formats.Format("mine", 4, 53), ValueError, ["53", "1 to 52"]),
+        (lambda: formats.Format("mine", 4, 3, "inf"), ValueError, ["'inf'", "'ieee'"]),
         (lambda: formats.round_to(torch.arange(3), "BF16"), TypeError, ["torch.int64"]),
         (lambda: formats.round_to([1.0], "BF16"), TypeError, ["list", "torch.Tensor"]),
         (
