@@ -93,9 +93,10 @@ class Table:
         with pandas.option_context("display.max_colwidth", None):
             html = self.frame.to_html(justify="left", border=0)
         html = html.replace("<td>", '<td style="text-align: left">')
-        return html.replace(
-            "<th>", '<th style="text-align: left; white-space: nowrap">'
-        )
+        head, body = html.split("<tbody>")
+        head = head.replace("<th>", '<th style="text-align: left">')
+        ids = '<th style="text-align: left; white-space: nowrap">'
+        return f"{head}<tbody>{body.replace('<th>', ids)}"
 
 
 def table(chapter: str) -> Table:

@@ -1,13 +1,14 @@
 """Compare variants of one computation: time, error and memory, side by side.
 
-The clock is `torch.utils.benchmark.Timer`, which waits for the GPU before and after a
-block of calls. What is added here is what makes two numbers comparable: variants take
-turns (A B, B A, A B, …), so that a drifting clock hits all of them; the speedup is the
-ratio within a round; and no time stands without the error of the answer it paid for.
+The clock is `torch.utils.benchmark.timer`, which waits for the GPU; it is read before
+and after a block of calls. What is added here is what makes two numbers comparable:
+variants take turns (A B, B A, A B, …), so that a drifting machine hits all of them; the
+speedup is the ratio within a round; and no time stands without the error of its answer.
 """
 
 import dataclasses
 import datetime
+import dis
 import functools
 import inspect
 import math
@@ -21,7 +22,8 @@ from torch.utils import benchmark
 from helpers import machine
 
 WARMUP_SECONDS = 1.0  # at most, per variant, besides the first call
-RESOLUTION = 0.02  # identical callables differ by this much: no smaller gain is claimed
+RESOLUTION = 0.03  # identical callables can differ by this: no smaller gain is claimed
+FEWEST_ROUNDS = 8  # with fewer, no 99 % interval of the median exists
 GRAD_MODES = {
     "inference": torch.inference_mode,
     "no_grad": torch.no_grad,
@@ -34,10 +36,13 @@ class Error:
     """Say how far an output is from the reference, computed in FP64.
 
     Attributes:
-        relative: ‖output - reference‖₂ / ‖reference‖₂; NaN if the output is not finite.
+        relative: ‖output - reference‖₂ / ‖reference‖₂; NaN if the output is not finite,
+            infinite if the reference is all zero and the output is not.
         largest: the largest absolute difference; NaN likewise.
         nans, infs: how many there are in the output.
         exact: whether every element is equal.
+        steady: whether a later call gave the same answer, within 1 %. Dropout does not,
+            nor does a variant that overwrites its own input.
     """
 
     relative: float
@@ -45,21 +50,23 @@ class Error:
     nans: int = 0
     infs: int = 0
     exact: bool = False
+    steady: bool = True
 
     def __str__(self) -> str:
         if self.nans or self.infs:
             counts = ((self.nans, "NaN"), (self.infs, "Inf"))
             return ", ".join(f"{n:,} {what}" for n, what in counts if n)
-        return "0 (exact)" if self.exact else f"{self.relative:.1e}"
+        words = "0 (exact)" if self.exact else f"{self.relative:.1e}"
+        return words if self.steady else f"{words}, changes from call to call"
 
 
 @dataclasses.dataclass(frozen=True)
 class Ratio:
-    """Hold a speedup, baseline time ÷ time: the median, and where most rounds lie.
+    """Hold a speedup, baseline time ÷ time: the median over the rounds, and its ends.
 
-    ``low`` and ``high`` are the 10th and 90th percentile of the rounds. The quartiles
-    would be too narrow a judge: of forty pairs of identical callables, one has three
-    quarters of its 21 rounds on one side of 1 by chance alone.
+    ``low`` and ``high`` are the 99 % confidence interval of the median, by order
+    statistics: no assumption about how the times are distributed. With fewer than
+    eight rounds there is none, and they are infinitely far apart.
     """
 
     median: float
@@ -68,7 +75,7 @@ class Ratio:
 
     @property
     def measurable(self) -> bool:
-        """Say whether nearly all rounds agree, and on more than the resolution."""
+        """Say whether the interval excludes 1, and the median by the resolution."""
         covers_one = self.low <= 1 <= self.high
         return not covers_one and abs(math.log(self.median)) > RESOLUTION
 
@@ -77,7 +84,7 @@ class Ratio:
             return "nothing to compare with"
         if not self.measurable:
             return "no measurable difference"
-        return f"{self.median:.3g}× ({self.low:.3g} to {self.high:.3g})"
+        return f"{_short(self.median)}× ({_short(self.low)} to {_short(self.high)})"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,7 +119,7 @@ class Result:
     @property
     def quartiles_s(self) -> tuple[float, float]:
         """Return the 25th and 75th percentile of the rounds' times."""
-        return _percentiles(self.seconds, 25, 75)
+        return _quartiles(self.seconds)
 
 
 class Comparison(Mapping):
@@ -148,8 +155,7 @@ class Comparison(Mapping):
         ratios = [base / mine for base, mine in pairs]
         if not ratios:
             return Ratio(math.nan, math.nan, math.nan)
-        ends = _percentiles(ratios, 10, 90)
-        return Ratio(statistics.median(ratios), *ends)
+        return Ratio(statistics.median(ratios), *_median_interval(ratios))
 
     def table(self):
         """Return a pandas DataFrame for reading: one row a variant, units in the text.
@@ -160,29 +166,32 @@ class Comparison(Mapping):
 
         rows = {}
         for name, result in self.items():
-            if result.failure:
-                rows[name] = {"time": "failed", "speedup": result.failure}
-                continue
             low, high = result.quartiles_s
-            spread = f"{(high - low) / result.median_s:.0%}" if result.n > 1 else "-"
-            speedup = "baseline" if result is self.baseline else self.speedup(name)
+            measured, base = bool(result.seconds), result is self.baseline
             rows[name] = {
-                "time": show_seconds(result.median_s),
-                "spread (IQR)": spread,
-                "speedup": str(speedup),
+                "time": show_seconds(result.median_s) if measured else "failed",
+                "spread (IQR)": f"{(high - low) / result.median_s:.0%}",
+                "speedup": "baseline" if base else str(self.speedup(name)),
                 "error": str(result.error or "-"),
                 "extra memory": show_bytes(result.peak_bytes),
                 "weights": show_bytes(result.weight_bytes or None),
                 "first call": show_seconds(result.cold_s),
+                "rounds": str(result.n),
+                "failure": result.failure or "-",
             }
-        table = pandas.DataFrame.from_dict(rows, orient="index").fillna("-")
+            if not measured:
+                rows[name] |= {"spread (IQR)": "-", "speedup": "-", "rounds": "-"}
+        table = pandas.DataFrame.from_dict(rows, orient="index")
         return table.loc[:, (table != "-").any()]
 
     def __repr__(self) -> str:
         return self.table().to_string()
 
     def _repr_html_(self) -> str:
-        return self.table().to_html()
+        import pandas
+
+        with pandas.option_context("display.max_colwidth", None):
+            return self.table().to_html()
 
 
 def compare(
@@ -207,13 +216,13 @@ def compare(
     Returns:
         A ``Comparison``. A block of a round holds as many calls as fit in its share of
         ``seconds``, at least one. Where that takes more than four times as long, the
-        rounds get fewer, down to 5.
+        rounds get fewer, down to eight.
 
     Raises:
         TypeError, ValueError: an argument cannot be used; the message quotes it.
     """
     _check_arguments(variants, reference, mode, seconds, rounds)
-    right = None if reference is None else dict(tensors(reference))
+    right = None if reference is None else _copied(reference)
     results, failures, blocks = {}, {}, {}
     with GRAD_MODES[mode]():
         for name, call in variants.items():
@@ -225,13 +234,11 @@ def compare(
         start = time.perf_counter()
         _take_turns(blocks, 1)  # a practice round, to see what a round costs
         affordable = 4 * seconds * len(blocks) / (time.perf_counter() - start)
-        rounds = max(min(rounds, int(affordable)), min(rounds, 5))
+        rounds = max(min(rounds, int(affordable)), min(rounds, FEWEST_ROUNDS))
         samples = _take_turns(blocks, rounds)
     for name, times in samples.items():
-        if name in failures:
-            changes = {"failure": failures[name]}
-        else:
-            changes = {"seconds": tuple(times)}
+        failed = name in failures
+        changes = {"failure": failures[name]} if failed else {"seconds": tuple(times)}
         results[name] = dataclasses.replace(results[name], **changes)
     return Comparison(list(results.values()), conditions() | {"mode": mode})
 
@@ -257,41 +264,54 @@ def _block(
     The GPU is waited for before and after the block, not at each call. A failure is
     noted once, by name; from then on the function returns NaN.
     """
-    clock, calls = timer(call), 0
+    calls = 0
 
-    def time_block() -> float:
+    def seconds_per_call() -> float:
         nonlocal calls
         if name in failures:
             return math.nan
         try:
             if not calls:
-                calls = max(1, int(seconds / max(clock.timeit(1).median, 1e-9)))
-            return clock.timeit(calls).median
+                calls = max(1, int(seconds / max(time_block(call, 1), 1e-9)))
+            return time_block(call, calls)
         except Exception as failure:
             failures[name] = _reason(failure)
             return math.nan
 
-    return time_block
+    return seconds_per_call
+
+
+def time_block(call: Callable, calls: int) -> float:
+    """Return seconds per call of a block of calls; wait for the GPU at both ends."""
+    synchronize()
+    start = benchmark.timer()
+    for _ in range(calls):
+        call()
+    synchronize()
+    return (benchmark.timer() - start) / calls
 
 
 def _first_calls(name: str, call: Callable, right: dict | None) -> tuple[Result, dict]:
     """Make the cold call, check the answer, warm up and measure memory."""
-    weights = weight_bytes(call)
     try:
+        synchronize()  # what was asked of the GPU before is not this call's
         start = time.perf_counter()
         output = call()
         synchronize()
         cold_s = time.perf_counter() - start
         # Compare and copy now: a CUDA graph overwrites its output at the next call.
-        output = {place: t.detach().clone() for place, t in tensors(output)}
+        output = _copied(output)
         error = _difference(output, output if right is None else right)
         _warm_up(call)
         peak = _peak_bytes(call)
+        drift = _difference(_copied(call()), output).relative
+        steady = drift <= 0.01 or bool(error.nans or error.infs)
+        error = dataclasses.replace(error, steady=steady)
+        return Result(name, (), cold_s, error, peak, weight_bytes(call)), output
     except Exception as failure:
         if machine.detect().device == "cuda":
             torch.cuda.empty_cache()
-        return Result(name, weight_bytes=weights, failure=_reason(failure)), None
-    return Result(name, (), cold_s, error, peak, weights), output
+        return Result(name, failure=_reason(failure)), None
 
 
 def _reason(failure: Exception) -> str:
@@ -300,22 +320,13 @@ def _reason(failure: Exception) -> str:
 
 
 def _warm_up(call: Callable) -> None:
-    """Call until three times in a row no call was a tenth faster than the best."""
-    best, steady, start = math.inf, 0, time.perf_counter()
-    while steady < 3 and time.perf_counter() - start < WARMUP_SECONDS:
-        began = time.perf_counter()
-        call()
-        synchronize()
-        took = time.perf_counter() - began
+    """Call for a tenth of a second, and until no call has got faster for a while."""
+    best, steady, start, elapsed = math.inf, 0, time.perf_counter(), 0.0
+    while (steady < 3 or elapsed < 0.1) and elapsed < WARMUP_SECONDS:
+        took = time_block(call, 1)
         steady = 0 if took < 0.9 * best else steady + 1
         best = min(best, took)
-
-
-def timer(call: Callable) -> benchmark.Timer:
-    """Make a Timer of a call with the program's own thread count, not with one."""
-    return benchmark.Timer(
-        "call()", globals={"call": call}, num_threads=torch.get_num_threads()
-    )
+        elapsed = time.perf_counter() - start
 
 
 def synchronize() -> None:
@@ -341,23 +352,42 @@ def _peak_bytes(call: Callable) -> int | None:
 def weight_bytes(call: Callable) -> int:
     """Add up the parameters and buffers of all modules that a callable refers to.
 
-    Modules are found in the callable itself, what it is bound to, its closure and the
-    globals that it names. Storage that is shared is counted once.
+    Modules are looked for in the callable itself, what it is bound to, its arguments if
+    it is partial, its closure, its defaults and the globals that its code names, and
+    there in lists, tuples and dicts. Storage that is shared is counted once.
     """
-    seen, found = [], [call, getattr(call, "__self__", None)]
+    found = [call, getattr(call, "__self__", None)]
     function = call
     if isinstance(call, functools.partial):
         function = call.func
         found += [function, *call.args, *call.keywords.values()]
     function = inspect.unwrap(getattr(function, "__func__", function))
     if inspect.isfunction(function):
-        names = inspect.getclosurevars(function)
-        found += [function, *names.nonlocals.values(), *names.globals.values()]
-    for thing in found:
+        found += [cell.cell_contents for cell in function.__closure__ or ()]
+        found += [*(function.__defaults__ or ())]
+        found += (function.__kwdefaults__ or {}).values()
+        names = _global_names(function.__code__)
+        found += [function.__globals__.get(name) for name in names]
+    storages = {}
+    while found:
+        thing = found.pop()
         if isinstance(thing, torch.nn.Module):
-            seen += [*thing.parameters(), *thing.buffers()]
-    storages = {t.untyped_storage().data_ptr(): t.untyped_storage() for t in seen}
-    return sum(storage.nbytes() for storage in storages.values())
+            for tensor in (*thing.parameters(), *thing.buffers()):
+                storage = tensor.untyped_storage()
+                storages[storage._cdata] = storage.nbytes()
+        elif type(thing) in (list, tuple):
+            found += thing
+        elif type(thing) is dict:
+            found += thing.values()
+    return sum(storages.values())
+
+
+def _global_names(code) -> set[str]:
+    """Return the globals that a function's code loads, nested functions included."""
+    loads = dis.get_instructions(code)
+    names = {step.argval for step in loads if step.opname == "LOAD_GLOBAL"}
+    inner = [constant for constant in code.co_consts if inspect.iscode(constant)]
+    return names.union(*map(_global_names, inner))
 
 
 # -------------------------------------------------------------------------- the answers
@@ -396,11 +426,11 @@ def difference(output, reference) -> Error:
     Raises:
         ValueError: the structures or shapes differ, or the reference is not finite.
     """
-    mine, right = dict(tensors(output)), dict(tensors(reference))
+    right = dict(tensors(reference))
     for place, expected in right.items():
-        if not _wide(expected).isfinite().all():
+        if not expected.isfinite().all():
             raise ValueError(f"the reference has NaN or Inf {place and f'at {place}'}")
-    return _difference(mine, right)
+    return _difference(dict(tensors(output)), right)
 
 
 def _difference(mine: dict, right: dict) -> Error:
@@ -409,15 +439,22 @@ def _difference(mine: dict, right: dict) -> Error:
         raise ValueError(f"output has shapes {shapes[0]}, reference {shapes[1]}")
     squared_difference = squared_reference = largest = 0.0
     nans, infs, exact = 0, 0, True
+    # Scaled, so that squares of very large or small numbers stay numbers.
+    sizes = [float(_wide(t).abs().max()) for t in right.values() if t.numel()]
+    scale = max((size for size in sizes if 0 < size < math.inf), default=1.0)
     for place, expected in right.items():
-        got, expected = _wide(mine[place]), _wide(expected).to(mine[place].device)
+        got, wide = _wide(mine[place]), _wide(expected)
+        wide = wide.to(got.device)
         nans += int(got.isnan().sum())
         infs += int(got.isinf().sum())
-        exact = exact and bool((got == expected).all())
+        if mine[place].dtype == expected.dtype:  # integers beyond 2^53 too
+            exact &= torch.equal(mine[place], expected.to(mine[place].device))
+        else:
+            exact &= bool((got == wide).all())
         if got.numel():
-            gap = (got - expected).abs()
-            squared_difference += float(gap.square().sum())
-            squared_reference += float(expected.abs().square().sum())
+            gap = (got - wide).abs()
+            squared_difference += float((gap / scale).square().sum())
+            squared_reference += float((wide.abs() / scale).square().sum())
             largest = max(largest, float(gap.max()))
     if nans or infs:
         return Error(math.nan, math.nan, nans, infs)
@@ -425,6 +462,13 @@ def _difference(mine: dict, right: dict) -> Error:
         return Error(0.0 if exact else math.inf, largest, exact=exact)
     relative = math.sqrt(squared_difference / squared_reference)
     return Error(relative, largest, exact=exact)
+
+
+def _copied(output) -> dict[str, torch.Tensor]:
+    copies = {place: tensor.detach().clone() for place, tensor in tensors(output)}
+    if not copies:
+        raise ValueError(f"there is nothing to compare in {output!r}")
+    return copies
 
 
 def _wide(tensor: torch.Tensor) -> torch.Tensor:
@@ -445,19 +489,41 @@ def conditions() -> dict[str, str]:
     return {"device": here.name, "torch": here.torch_version, "date": today}
 
 
-def _percentiles(numbers, low: int, high: int) -> tuple[float, float]:
+def _median_interval(numbers: list[float]) -> tuple[float, float]:
+    """Return the 99 % confidence interval of a median: two of the sorted numbers.
+
+    The k-th smallest and k-th largest enclose it, unless fewer than k of n numbers fall
+    on one side, each with probability 1/2 (Conover, Nonparametric Statistics, 3.2).
+    """
+    n, k, outside = len(numbers), 0, 2 * 0.5 ** len(numbers)
+    while outside <= 0.01:
+        k += 1
+        outside += 2 * math.comb(n, k) * 0.5**n
+    ordered = sorted(numbers)
+    return (ordered[k - 1], ordered[n - k]) if k else (0.0, math.inf)
+
+
+def _quartiles(numbers) -> tuple[float, float]:
     if len(numbers) < 2:
         return (numbers[0], numbers[0]) if numbers else (math.nan, math.nan)
-    cuts = statistics.quantiles(numbers, n=100, method="inclusive")
-    return cuts[low - 1], cuts[high - 1]
+    low, _, high = statistics.quantiles(numbers, n=4, method="inclusive")
+    return low, high
+
+
+def _short(number: float) -> str:
+    """Write a number with three digits, and without an exponent up to a million."""
+    return f"{number:.0f}" if 999.5 <= abs(number) < 1e6 else f"{number:.3g}"
 
 
 def show_seconds(seconds: float) -> str:
-    """Write a duration with a unit that fits: "12.3 µs"."""
-    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
-        if seconds >= size:
+    """Write a duration with a unit that fits: "12.3 µs"; "-" for NaN."""
+    if seconds != seconds:
+        return "-"
+    units = (("ns", 1e-9), ("µs", 1e-6), ("ms", 1e-3))
+    for unit, size in units:
+        if seconds < 999.5 * size:
             return f"{seconds / size:.3g} {unit}"
-    return f"{seconds * 1e9:.3g} ns" if seconds == seconds else "-"
+    return f"{_short(seconds)} s"
 
 
 def show_bytes(size: float | None) -> str:
@@ -466,7 +532,7 @@ def show_bytes(size: float | None) -> str:
         return "-"
     for unit, power in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
         if abs(size) >= 2**power:
-            return f"{size / 2**power:.3g} {unit}"
+            return f"{_short(size / 2**power)} {unit}"
     return f"{size:.0f} B"
 
 
@@ -474,6 +540,8 @@ def _check_arguments(variants, reference, mode, seconds, rounds) -> None:
     if not isinstance(variants, Mapping) or not variants:
         raise TypeError(f"variants={variants!r}: give a dict of name → callable")
     for name, call in variants.items():
+        if not isinstance(name, str):
+            raise TypeError(f"variant name {name!r}: give a string")
         if not callable(call):
             raise TypeError(f"variant {name!r} is {call!r}: give a callable, lambda: …")
     if mode not in GRAD_MODES:

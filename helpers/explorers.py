@@ -64,9 +64,13 @@ class FloatExplorer:
 
         self._widgets = widgets
         self._busy = False
+        if hasattr(value, "item") and not isinstance(value, str):
+            value = value.item()
         self.asked = value
         self.number = formats.round_number(value, format)
         names = [name for name in formats.ALL if name != "E8M0"]
+        if self.number.format.name not in names:
+            raise ValueError(f"cannot explore {format}: give one of {', '.join(names)}")
         self.entry = widgets.Text(
             value=str(value), description="number", continuous_update=False
         )
@@ -183,7 +187,7 @@ def _rows(asked) -> list[tuple[str, str, str, str, str]]:
             error = f"{_float(gap):+.3g}" if gap else "0"
             relative = f"{_float(abs(gap / exact)):.2g}" if exact else "0"
         bits = " ".join(part for part in number.fields if part)
-        rows.append((name, bits, f"{number.value:.10g}", error, relative))
+        rows.append((name, bits, repr(number.value), error, relative))
     return rows
 
 
@@ -216,4 +220,4 @@ def _float(value) -> float:
 
 
 def _number(value: float | None) -> str:
-    return "none" if value is None else f"{value:.10g}"
+    return "none" if value is None else repr(value)

@@ -48,7 +48,7 @@ class Format:
     def __post_init__(self):
         least = 1 if self.top == "ieee" else 0  # one bit to tell NaN from Inf
         for value, accepted, what in (
-            (self.exponent_bits, range(1, 12), "exponent_bits from 1 to 11"),
+            (self.exponent_bits, range(2, 12), "exponent_bits from 2 to 11"),
             (
                 self.significand_bits,
                 range(least, 53),
@@ -58,6 +58,9 @@ class Format:
         ):
             if value not in accepted:
                 raise ValueError(f"{self.name!r} has {value!r}: give {what}")
+        scale = not self.signed and not self.significand_bits  # as E8M0 is
+        if (self.signed, self.subnormals) != (not scale, not scale):
+            raise ValueError(f"{self.name!r}: only a scale has neither sign nor zero")
 
     def __str__(self) -> str:
         return self.name
@@ -205,7 +208,12 @@ class Number:
 
     @property
     def exact(self) -> str:
-        """Write the value in decimal, every digit of it: "1.234375"."""
+        """Write the value in decimal, every digit of it: "1.234375".
+
+        "" where that would be long: beyond 1e18 and below 1e-9, zero excepted.
+        """
+        if self.value == 0:
+            return f"{self.value:.0f}"
         if not math.isfinite(self.value):
             return str(self.value)
         return f"{Decimal(self.value):f}" if 1e-9 < abs(self.value) < 1e18 else ""
@@ -271,7 +279,8 @@ def exact_value(value) -> Fraction | float:
         exponents beyond ±5000 return ±Inf or ±0.0, which rounds the same way here.
     """
     if hasattr(value, "item") and not isinstance(value, str):
-        value = value.item()
+        one = value.numel() == 1 if torch.is_tensor(value) else np.size(value) == 1
+        value = value.item() if one else tuple(value)
     if isinstance(value, bool) or not isinstance(
         value, int | float | Fraction | Decimal | str
     ):
@@ -357,7 +366,7 @@ def neighbors(code: int, format: str | Format) -> tuple[float | None, float | No
     """
     number = decode(code, format)
     f = number.format
-    magnitude = code & (2**f.magnitude_bits - 1)
+    magnitude = number.code & (2**f.magnitude_bits - 1)
     place = -magnitude if number.sign else magnitude
 
     def value_at(place: int) -> float | None:
@@ -426,20 +435,20 @@ def round_to(
     storage stays what it was. Equal to ``encode`` bit for bit, on CPU and GPU.
 
     Args:
-        tensor: floating-point, any shape; 16-bit tensors are computed in FP32.
+        tensor: FP32 or FP64, any shape. (Narrower dtypes may not be able to hold the
+            result: call ``.float()`` on them first.)
         format: a ``Format`` or its name.
         saturate: as in ``encode``.
 
     Returns:
         A new contiguous tensor. Numbers of a format wider than the tensor's dtype
-        are all numbers of that dtype: nothing changes.
+        are all numbers of that dtype: nothing changes. NaN stays NaN, also for E2M1,
+        which has none. The result carries no gradient.
     """
     f = get(format)
-    if not isinstance(tensor, torch.Tensor) or not tensor.is_floating_point():
-        kind = getattr(tensor, "dtype", type(tensor).__name__)
-        raise TypeError(f"cannot round {kind}: give a floating-point torch.Tensor")
-    if tensor.dtype not in (torch.float32, torch.float64):
-        return round_to(tensor.float(), f, saturate).to(tensor.dtype)
+    kind = getattr(tensor, "dtype", type(tensor).__name__)
+    if kind not in (torch.float32, torch.float64) or not torch.is_tensor(tensor):
+        raise TypeError(f"cannot round {kind}: give a torch.Tensor of FP32 or FP64")
     source = tensor.detach().contiguous().view(-1)
     out = torch.empty_like(source)
     limits = torch.finfo(tensor.dtype)

@@ -126,8 +126,8 @@ def bit_layout(value, names: Sequence = ("FP32", "TF32", "BF16", "FP16"), ax=Non
 def spacing(names: Sequence[str] = ("FP32", "TF32", "BF16", "FP16"), ax=None):
     """Draw the distance between neighboring numbers against their magnitude."""
     with _axes(ax) as ax:
-        for name in names:
-            f, (color, _) = formats.get(name), look(formats.get(name).name)
+        for index, name in enumerate(names):
+            f, (color, _) = formats.get(name), look(formats.get(name).name, index)
             low = math.log2(f.smallest_subnormal)
             exponents = np.arange(max(low, -44), min(f.max_exponent, 40) + 1)
             steps = formats.ulp(2.0**exponents, f)
@@ -151,7 +151,7 @@ def ranges(names: Sequence[str] = ("FP32", "TF32", "BF16", "FP16"), ax=None):
     gap = 0.015 * (high - low)
     with _axes(ax, height=0.42 * len(names) + 1.3) as ax:
         for row, name in enumerate(names):
-            f, (color, _) = formats.get(name), look(formats.get(name).name)
+            f, (color, _) = formats.get(name), look(formats.get(name).name, row)
             ends = (f.smallest_subnormal, f.smallest_normal, f.max)
             tiny, normal, top = (math.log2(end) for end in ends)
             ax.barh(row, top - normal, left=normal, color=color, height=0.6)
@@ -178,8 +178,8 @@ def rounding_error(names: Sequence[str] = ("TF32", "BF16", "FP16"), ax=None):
     random = torch.Generator().manual_seed(0)
     mantissas = 1 + torch.rand(2000, generator=random, dtype=torch.float64)
     with _axes(ax) as ax:
-        for name in names:
-            f, (color, marker) = formats.get(name), look(formats.get(name).name)
+        for index, name in enumerate(names):
+            f, (color, marker) = formats.get(name), look(formats.get(name).name, index)
             worst = []
             for exponent in exponents:
                 x = mantissas * 2.0**exponent
@@ -298,8 +298,8 @@ def speed_and_error(
 ):
     """Draw speedups and errors of a comparison side by side, one row a variant.
 
-    Left: speedup over the first variant, 10th to 90th percentile of the rounds as error
-    bars, a guess as a hollow circle, the reference machine's run as an outlined bar.
+    Left: speedup over the first variant, its 99 % confidence interval as error bars, a
+    guess as a hollow circle, the reference machine's run as an outlined bar.
     Right: relative error on a logarithmic axis; "exact", NaN and failures are words.
     """
     names = list(results)
@@ -328,7 +328,7 @@ def speed_and_error(
         right.set_xlabel("relative error (lower is better)")
         _error_axis(right)
         notes = ["○ your guess"] * bool(guess)
-        if there is not None:
+        if left.patches and not all(bar.get_fill() for bar in left.patches):
             notes.append(f"dotted outline: {reference.label}")
         figure.suptitle(title or "Speed and error", fontsize=11)
         if notes:

@@ -37,24 +37,25 @@ class Record:
     def label(self) -> str:
         """Return the words that label it in tables and charts."""
         c = self.conditions
-        if not c:
-            return "no reference run is stored"
+        if "device" not in c:
+            return c.get("note", "no run is stored")
         sizes = "".join(f", {k}={v}" for k, v in c.get("sizes", {}).items())
         return f"{c['device']}, torch {c['torch']}, {c['date']}{sizes}"
 
 
 def reference(name: str, mine: Comparison | dict, **sizes) -> Record:
-    """Return the reference machine's run of a measurement; empty if none is kept.
+    """Return the reference machine's run of a measurement; empty if there is no other.
 
     Args:
         name: "chapter/measurement"; letters, digits, "-", "_" and one "/".
         mine: this machine's run; stored as the reference only while recording.
         sizes: what the run depended on, such as ``batch=32``.
     """
+    _content(name, mine, sizes)  # what cannot be kept fails on every machine
     folder = os.environ.get("HELPERS_RECORD_TO")
     if folder:
         save(name, mine, pathlib.Path(folder), **sizes)
-        return load(name, pathlib.Path(folder))
+        return Record(name, {"note": "this run"})  # nothing to lay beside itself
     return load(name) or Record(name, {})
 
 
@@ -63,6 +64,13 @@ def save(
 ) -> pathlib.Path:
     """Write a run as JSON, with its conditions; return the file's path."""
     path = _path(name, folder)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(_content(name, run, sizes) + "\n", encoding="utf-8")
+    return path
+
+
+def _content(name: str, run: Comparison | dict, sizes: dict) -> str:
+    """Write a run as JSON text."""
     record = {"name": name}
     if isinstance(run, Comparison):
         record["conditions"] = run.conditions | {"sizes": sizes}
@@ -72,10 +80,7 @@ def save(
         record["data"] = run
     else:
         raise TypeError(f"cannot keep {run!r}: give a Comparison or a dict")
-    text = json.dumps(_plain(record), indent=1, ensure_ascii=False, allow_nan=False)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text + "\n", encoding="utf-8")
-    return path
+    return json.dumps(_plain(record), indent=1, ensure_ascii=False, allow_nan=False)
 
 
 def load(name: str, folder: pathlib.Path = FOLDER) -> Record | None:
@@ -90,6 +95,7 @@ def load(name: str, folder: pathlib.Path = FOLDER) -> Record | None:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         where = content["conditions"]
+        where["device"], where["torch"], where["date"]  # every label needs them
         if "data" in content:
             return Record(name, where, data=content["data"])
         results = [_result(entry) for entry in content["results"]]
@@ -129,7 +135,9 @@ def _path(name: str, folder: pathlib.Path) -> pathlib.Path:
 
 
 def _plain(value):
-    """Replace NaN and infinities, which JSON does not have, by strings."""
+    """Turn NumPy and torch numbers into Python's; NaN and infinities into strings."""
+    if hasattr(value, "item"):
+        value = value.item()
     if isinstance(value, dict):
         return {str(key): _plain(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):

@@ -13,10 +13,10 @@ from collections.abc import Callable
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from torch.utils.flop_counter import FlopCounterMode, flop_registry
+from torch.utils.flop_counter import FlopCounterMode, flop_registry, sdpa_flop_count
 
 from helpers import formats, machine
-from helpers.comparing import show_seconds, synchronize, timer
+from helpers.comparing import show_seconds, synchronize, time_block
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,9 +25,11 @@ class Work:
 
     Attributes:
         flops: of matrix products, convolutions and attention (one multiply-add is two),
-            as `torch.utils.flop_counter` counts them.
+            as `torch.utils.flop_counter` counts them. Layers that run as one opaque
+            kernel (the fast path of `nn.TransformerEncoderLayer`, `nn.LSTM`) count 0.
         elementwise: one for each number that any other operation writes.
-        bytes_moved: each operation reads its inputs and writes its outputs, once.
+        bytes_moved: each operation reads its inputs and writes its outputs, once. A
+            lookup counts its whole table.
         bytes_least: the call's own inputs, weights and outputs, once: what would be
             left if all operations were fused into one.
         ops: operations launched; views and allocations cost no launch.
@@ -123,50 +125,58 @@ def bound(work: Work, peaks: Peaks, format: str | formats.Format = "FP32") -> Bo
 aten = torch.ops.aten
 
 
+def _attention_flops(query, key, value, *args, out_shape=None, **kwargs) -> int:
+    return sdpa_flop_count(query, key, value)
+
+
+# PyTorch's flop counter knows the GPU's attention kernels, not the CPU's.
+CPU_ATTENTION = {aten._scaled_dot_product_flash_attention_for_cpu: _attention_flops}
+
+
 class _Traffic(TorchDispatchMode):
     """Add up operations and bytes, operation by operation."""
 
     def __init__(self):
         super().__init__()
         self.ops = self.bytes_moved = self.elementwise = 0
-        self.read, self.made = {}, {}
+        self.read, self.made = {}, set()
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         output = func(*args, **(kwargs or {}))
         # What is only overwritten is not read.
         overwrites = func._overloadpacket in (aten.copy_, aten.fill_, aten.zero_)
-        inputs = _dense((args[1:] if overwrites else args, kwargs))
+        read = {k: v for k, v in (kwargs or {}).items() if k != "out"}
+        inputs = _dense((args[1:] if overwrites else args, read))
         outputs = _dense(output)
-        for tensor in inputs:
-            place = _place(tensor)
-            if place not in self.made:
-                self.read[place] = max(self.read.get(place, 0), _size(tensor))
         known = {_place(tensor) for tensor in inputs}
         is_view = not func._schema.is_mutable and all(
             _place(tensor) in known for tensor in outputs
         )
-        if outputs and not is_view and "empty" not in func.__name__:
-            self.ops += 1
-            self.bytes_moved += sum(map(_size, inputs)) + sum(map(_size, outputs))
-            if func._overloadpacket not in flop_registry:
-                self.elementwise += sum(tensor.numel() for tensor in outputs)
-        for tensor in outputs:
-            if _place(tensor) not in self.read:
-                self.made[_place(tensor)] = True
+        if not outputs or is_view or "empty" in func.__name__:
+            return output
+        self.ops += 1
+        self.bytes_moved += sum(map(_size, inputs)) + sum(map(_size, outputs))
+        if func._overloadpacket not in (*flop_registry, *CPU_ATTENTION):
+            self.elementwise += sum(tensor.numel() for tensor in outputs)
+        for tensor in inputs:
+            if _place(tensor) not in self.made:
+                part = (_place(tensor), tensor.storage_offset())
+                self.read[part] = max(self.read.get(part, 0), _size(tensor))
+        outside = {place for place, _ in self.read}
+        self.made |= {_place(tensor) for tensor in outputs} - outside
         return output
 
 
 def count(call: Callable, *args) -> Work:
-    """Run a call once, without gradients, and count its work.
+    """Run a call once, eagerly and without gradients, and count its work.
 
     Args:
-        call: a module or function; called as ``call(*args)``.
+        call: a module or function; called as ``call(*args)``. Of a compiled one, the
+            operations are counted that it was compiled from.
     """
-    with torch.no_grad():
-        with _Traffic() as traffic:
-            output = call(*args)
-        with FlopCounterMode(display=False) as flops:
-            call(*args)
+    counter = FlopCounterMode(display=False, custom_mapping=CPU_ATTENTION)
+    with torch.no_grad(), _Traffic() as traffic, counter as flops:
+        output = call(*args)
     written = {_place(tensor): _size(tensor) for tensor in _dense(output)}
     least = sum(traffic.read.values()) + sum(written.values())
     return Work(
@@ -179,7 +189,10 @@ def count(call: Callable, *args) -> Work:
 
 
 def _dense(tree) -> list[torch.Tensor]:
-    return [t for t in tree_leaves(tree) if isinstance(t, torch.Tensor) and t.numel()]
+    """List the tensors in a tree that have elements, each part of memory once."""
+    found = [t for t in tree_leaves(tree) if isinstance(t, torch.Tensor) and t.numel()]
+    parts = {(_place(t), t.storage_offset(), t.shape): t for t in found}
+    return list(parts.values())
 
 
 def _place(tensor: torch.Tensor) -> int:
@@ -200,11 +213,19 @@ def measure_peaks(names: tuple[str, ...] | None = None) -> Peaks:
     Args:
         names: number formats of the matmuls; by default those of FP32, TF32, BF16 and
             FP16 that this machine has native arithmetic for, and FP32 in any case.
+
+    Raises:
+        ValueError: a name is unknown, or this machine cannot multiply in that format.
     """
     here = machine.detect()
     if names is None:
         candidates = ("FP32", "TF32", "BF16", "FP16")
         names = tuple(n for n in candidates if n == "FP32" or machine.supports(n))
+    names = tuple(formats.get(name).name for name in names)
+    for name in names:
+        native = name in machine.FORMATS and machine.supports(name)
+        if name != "FP32" and not (native and formats.get(name).bits > 8):
+            raise ValueError(f"cannot measure {name} matmuls here: not a native format")
     with torch.inference_mode():
         one = torch.zeros(1, device=here.device)
         op_s = _fastest(lambda: one.add_(1), calls=2000)
@@ -246,25 +267,31 @@ def _fastest(call: Callable, calls: int) -> float:
     """Return seconds per call of the fastest of five blocks: a peak, not a median."""
     call()
     synchronize()
-    clock = timer(call)
-    return min(clock.timeit(calls).median for _ in range(5))
+    return min(time_block(call, calls) for _ in range(5))
 
 
 @contextlib.contextmanager
 def matmul_precision(precision: str):
     """Set `torch.set_float32_matmul_precision` inside a block; restore it after.
 
-    This setter works on every release, and together with `torch.compile`; its getter
-    raises where a program used the newer `fp32_precision` first. Such a program's own
-    setting is then left alone: the block runs under it.
+    This setter works on every release, and together with `torch.compile`. Where nothing
+    would change, nothing is written: from torch 2.9 on, a first write ends the state in
+    which `torch.backends.fp32_precision` decides, and the state is put back after.
+
+    Raises:
+        RuntimeError: the program has used the newer `fp32_precision` of matmuls before;
+            PyTorch refuses to mix the two.
     """
-    try:
-        before = torch.get_float32_matmul_precision()
-    except RuntimeError:
+    before = torch.get_float32_matmul_precision()
+    if precision == before:
         yield
         return
+    matmul = torch.backends.cuda.matmul
+    newer = getattr(matmul, "fp32_precision", None)
     torch.set_float32_matmul_precision(precision)
     try:
         yield
     finally:
         torch.set_float32_matmul_precision(before)
+        if newer == "none":
+            matmul.fp32_precision = newer

@@ -43,14 +43,20 @@ def results():
     exact = comparing.Error(0.0, 0.0, exact=True)
     return comparing.Comparison(
         [
-            result("FP32", (2.0, 2.0, 2.0), exact),
-            result("BF16", (1.0, 1.0, 1.0), comparing.Error(3e-3, 0.1)),
-            result("same", (2.1, 1.9, 2.0), exact),
-            result("nan", (1.0, 1.0, 1.0), comparing.Error(math.nan, math.nan, 3)),
+            result("FP32", (2.0,) * 8, exact),
+            result("BF16", (1.0,) * 8, comparing.Error(3e-3, 0.1)),
+            result("same", (2.1, 1.9) * 4, exact),
+            result("nan", (1.0,) * 8, comparing.Error(math.nan, math.nan, 3)),
             result("broken", (), None, "RuntimeError: no kernel"),
         ],
         {"device": "a GPU", "torch": "2.6", "date": "2026-01-01"},
     )
+
+
+def two_results():
+    names = ("a name of some length", "another one")
+    error = comparing.Error(1e-3, 1.0)
+    return comparing.Comparison([result(n, (1.0,) * 8, error) for n in names], {})
 
 
 def test_bit_layout_shows_every_bit_and_the_value():
@@ -67,12 +73,19 @@ def test_speed_and_error_writes_what_it_must_not_hide(results):
     guess = [line for line in left.lines if line.get_markerfacecolor() == "none"]
     assert [line.get_xdata()[0] for line in guess] == [3.0]
     assert left.get_xlim()[0] == 0
+    bars = [bar for bar in left.patches if bar.get_fill()]
+    assert [bar.get_width() for bar in bars] == [1.0, 2.0, pytest.approx(1.0, 0.1), 2.0]
+    assert bars[0].get_facecolor() != bars[1].get_facecolor()
+    assert left.collections, "no error bars"
+    dots = [line.get_xdata()[0] for line in right.lines]
+    assert dots == [3e-3]
 
 
 def test_speed_and_error_outlines_the_reference(results):
     record = records.Record("00/x", results.conditions, results)
     left, _ = plots.speed_and_error(results, reference=record)
     outlines = [bar for bar in left.patches if not bar.get_fill()]
+    assert [bar.get_width() for bar in outlines[:2]] == [1.0, 2.0]
     assert len(outlines) == 4
     assert "a GPU, torch 2.6, 2026-01-01" in left.figure._supxlabel.get_text()
     plots.speed_and_error(results, reference=records.Record("00/x", {}))
@@ -99,6 +112,20 @@ def test_roofline_places_the_workloads():
     for name, (work, seconds) in points.items():
         assert placed[name][0][0] == work.intensity
         assert placed[name][1][0] == work.all_flops / seconds
+    x, y = ax.lines[0].get_data()  # the roof
+    assert max(y) == 1e12 and y[0] == x[0] * 1e9
+
+
+def test_the_charts_of_formats_draw_their_numbers():
+    line = plots.spacing(["FP16"]).lines[0]
+    magnitude, step = (list(axis) for axis in line.get_data())
+    assert step[magnitude.index(1.0)] == 2**-10
+    tiny, normal = plots.ranges(["FP16"]).patches[1::-1]
+    assert (tiny.get_x(), normal.get_x()) == (-24, -14)
+    assert normal.get_x() + normal.get_width() == pytest.approx(math.log2(65504))
+    line = plots.rounding_error(["FP16"]).lines[0]
+    worst = dict(zip(*line.get_data(), strict=True))
+    assert 2**-11 * 0.9 < worst[1.0] <= 2**-11 and math.isnan(worst[2.0**20])
 
 
 @pytest.mark.parametrize(
@@ -107,6 +134,7 @@ def test_roofline_places_the_workloads():
         plots.spacing,
         plots.ranges,
         plots.rounding_error,
+        lambda: plots.speed_and_error(two_results())[0],
         lambda: plots.ranges(list(formats.ALL)),
         lambda: plots.bit_layout(-0.0, list(formats.ALL)[:8]),
         lambda: plots.clocks({"a": 1e-6, "b": 1e-3}, "b", "title"),
@@ -208,7 +236,7 @@ def test_the_static_twin_shows_the_same_facts(explorer):
     page = explorers.static("1.234567890", "FP16")
     assert explorer.state.value in page._repr_html_()
     assert explorer.table.value in page._repr_html_()
-    for fact in ("1.233398438 and 1.235351562", "0.000976562", "+2^(15 - 15)"):
+    for fact in ("1.2333984375 and 1.2353515625", "0.000976562", "+2^(15 - 15)"):
         assert fact in repr(page)
 
 
@@ -216,6 +244,18 @@ def test_without_ipywidgets_the_twin_is_shown(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "ipywidgets", None)
     assert isinstance(explore("0.1", "BF16"), explorers.Page)
     assert "ipywidgets is not installed" in capsys.readouterr().out
+
+
+def test_a_scale_format_has_nothing_to_explore():
+    pytest.importorskip("ipywidgets")
+    with pytest.raises(ValueError, match="cannot explore E8M0.*FP8 E4M3"):
+        explore(1, "E8M0")
+
+
+def test_the_table_has_the_error_with_its_sign():
+    rows = {row[0]: row for row in explorers._rows("0.1")}
+    assert rows["FP16"][3] == "-2.44e-05" and rows["BF16"][3] == "+9.77e-05"
+    assert {row[0]: row for row in explorers._rows("1e6")}["FP16"][3] == "overflow"
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "-0", "1e-400", "1e400", 0])

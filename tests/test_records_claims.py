@@ -37,16 +37,24 @@ def test_a_comparison_comes_back_whole(comparison, tmp_path):
 
 
 def test_plain_data_comes_back(tmp_path):
-    records.save("01/data", {"x": 1.5, "n": 3}, tmp_path)
-    assert records.load("01/data", tmp_path).data == {"x": 1.5, "n": 3}
+    run = {"x": 1.5, "n": np.int64(3), "y": torch.tensor(0.5), "z": math.inf}
+    records.save("01/data", run, tmp_path)
+    assert records.load("01/data", tmp_path).data == {
+        "x": 1.5,
+        "n": 3,
+        "y": 0.5,
+        "z": "inf",
+    }
 
 
 def test_reference_stores_only_while_recording(comparison, tmp_path, monkeypatch):
     monkeypatch.delenv("HELPERS_RECORD_TO", raising=False)
     missing = records.reference("99/none", comparison)
-    assert missing.comparison is None and missing.label == "no reference run is stored"
+    assert missing.comparison is None and missing.label == "no run is stored"
     monkeypatch.setenv("HELPERS_RECORD_TO", str(tmp_path))
-    assert records.reference("99/none", comparison).comparison["a"].error.exact
+    itself = records.reference("99/none", comparison)
+    assert itself.comparison is None and itself.label == "this run"
+    assert records.load("99/none", tmp_path).comparison["a"].error.exact
     assert (tmp_path / "99" / "none.json").is_file()
     assert not (records.FOLDER / "99").exists()
 
@@ -138,6 +146,7 @@ def test_the_table_shows_judged_and_unjudged(capsys):
     rows = table.frame["here"]
     assert rows["G1-48"] == "does not hold: TF32 stores 1.234375"
     assert rows["G1-3"] == "not judged"
+    assert table.frame["what is true"]["G1-48"] == claims.get("G1-48").truth
     assert "TF32 stores 1.234375" in table._repr_html_()
     with pytest.raises(ValueError, match="'nowhere'.*01_float_formats"):
         claims.table("nowhere")

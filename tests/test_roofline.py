@@ -30,6 +30,26 @@ def test_in_place_operations_read_and_write():
     assert (work.ops, work.bytes_moved, work.bytes_least) == (1, 8000, 8000)
 
 
+def test_a_copy_reads_its_source_alone():
+    work = roofline.count(lambda x, y: y.copy_(x), torch.ones(1000), torch.ones(1000))
+    assert (work.bytes_moved, work.bytes_least) == (8000, 8000)
+
+
+def test_memory_is_read_once_and_parts_are_told_apart():
+    x = torch.ones(1000)
+    assert roofline.count(lambda: x + x).bytes_moved == 8000
+    halves = roofline.count(lambda: x[:500] + x[500:])
+    assert (halves.bytes_moved, halves.bytes_least) == (6000, 6000)
+    into = torch.empty(1000)
+    assert roofline.count(lambda: torch.add(x, 1, out=into)).bytes_moved == 8000
+
+
+def test_attention_has_flops_on_a_cpu_too():
+    q = torch.ones(2, 4, 16, 32)
+    attention = torch.nn.functional.scaled_dot_product_attention
+    assert roofline.count(attention, q, q, q).flops == 2 * (2 * 4 * 16 * 16 * 32) * 2
+
+
 def test_views_and_allocations_are_free():
     def call(x):
         torch.empty(1000)
@@ -85,6 +105,27 @@ def test_a_faster_format_has_its_own_roof():
         roofline.bound(work, PEAKS, "FP12")
 
 
+def test_rates_follow_from_the_times(monkeypatch):
+    monkeypatch.setattr(roofline, "_fastest", lambda call, calls: 0.5)
+    monkeypatch.setattr(roofline.machine, "fit", lambda wanted, share: 8000)
+    peaks = roofline.measure_peaks(("fp32",))
+    assert peaks.op_s == 0.5
+    assert peaks.bytes_per_s == 2 * 1000 * 4 / 0.5
+    assert peaks.flops_per_s == {"FP32": 2 * 1024**3 / 0.5}
+
+
+def test_the_fastest_block_is_the_peak(monkeypatch):
+    times = iter([3.0, 1.0, 2.0, 5.0, 4.0])
+    monkeypatch.setattr(roofline, "time_block", lambda call, calls: next(times))
+    assert roofline._fastest(lambda: None, 1) == 1.0
+
+
+@pytest.mark.parametrize("name", ["FP12", "E2M1", "E4M3"])
+def test_a_format_that_cannot_be_multiplied_is_refused(name):
+    with pytest.raises(ValueError, match=name):
+        roofline.measure_peaks((name,))
+
+
 def test_peaks_are_measured_here():
     peaks = roofline.measure_peaks(("FP32",))
     assert 1e-8 < peaks.op_s < 1e-2
@@ -99,6 +140,25 @@ def test_matmul_precision_is_restored_also_after_an_exception():
         assert torch.get_float32_matmul_precision() == "high"
         raise KeyError
     assert torch.get_float32_matmul_precision() == before
+
+
+def test_matmul_precision_puts_the_newer_setting_back():
+    matmul = torch.backends.cuda.matmul
+    before = getattr(matmul, "fp32_precision", None)
+    for precision in ("highest", "high"):
+        with roofline.matmul_precision(precision):
+            assert torch.get_float32_matmul_precision() == precision
+        assert getattr(matmul, "fp32_precision", None) == before
+        assert torch.get_float32_matmul_precision() == "highest"
+
+
+@pytest.mark.gpu
+def test_matmul_precision_goes_together_with_compile():
+    with roofline.matmul_precision("high"):
+        pass
+    x = torch.randn(64, 64, device="cuda")
+    compiled = torch.compile(lambda x: x @ x)
+    assert torch.equal(compiled(x), x @ x)
 
 
 def test_show_rate():
