@@ -12,6 +12,7 @@ import dis
 import functools
 import inspect
 import math
+import re
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -191,7 +192,8 @@ class Comparison(Mapping):
         import pandas
 
         with pandas.option_context("display.max_colwidth", None):
-            return self.table().to_html()
+            html = self.table().to_html()
+        return re.sub(r"(\d) (\w+)</td>", r"\1&nbsp;\2</td>", html)  # number and unit
 
 
 def compare(
@@ -517,9 +519,9 @@ def _short(number: float) -> str:
 
 def show_seconds(seconds: float) -> str:
     """Write a duration with a unit that fits: "12.3 µs"; "-" for NaN."""
-    if seconds != seconds:
-        return "-"
-    units = (("ns", 1e-9), ("µs", 1e-6), ("ms", 1e-3))
+    if seconds != seconds or seconds == 0:
+        return "0 s" if seconds == 0 else "-"
+    units = (("ps", 1e-12), ("ns", 1e-9), ("µs", 1e-6), ("ms", 1e-3))
     for unit, size in units:
         if seconds < 999.5 * size:
             return f"{seconds / size:.3g} {unit}"
