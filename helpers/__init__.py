@@ -17,8 +17,10 @@ MODULES = (
     "machine",
     "models",
     "plots",
+    "probing",
     "records",
     "roofline",
+    "switches",
 )
 SHORTCUTS = {
     "check": "exercises",

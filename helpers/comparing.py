@@ -6,12 +6,14 @@ variants take turns (A B, B A, A B, …), so that a drifting machine hits all of
 speedup is the ratio within a round; and no time stands without the error of its answer.
 """
 
+import contextlib
 import dataclasses
 import datetime
 import dis
 import functools
 import inspect
 import math
+import os
 import re
 import statistics
 import time
@@ -96,7 +98,8 @@ class Result:
         seconds: time per call of each round, in the order of the rounds.
         cold_s: the first call, with whatever it loads, compiles or tunes.
         error: against the reference, None if there was nothing to compare.
-        peak_bytes: GPU memory taken on top during a call; None on a CPU.
+        peak_bytes: memory taken on top during a call, the GPU's if there is one; None
+            where it cannot be measured.
         weight_bytes: parameters and buffers of the modules that the variant refers to.
         failure: why there is no measurement, "" if there is one.
     """
@@ -305,7 +308,7 @@ def _first_calls(name: str, call: Callable, right: dict | None) -> tuple[Result,
         output = _copied(output)
         error = _difference(output, output if right is None else right)
         _warm_up(call)
-        peak = _peak_bytes(call)
+        peak = peak_bytes(call)
         drift = _difference(_copied(call()), output).relative
         steady = drift <= 0.01 or bool(error.nans or error.infs)
         error = dataclasses.replace(error, steady=steady)
@@ -340,15 +343,49 @@ def synchronize() -> None:
         torch.mps.synchronize()
 
 
-def _peak_bytes(call: Callable) -> int | None:
-    """Return the GPU memory that a call takes on top of what is allocated, in bytes."""
-    if machine.detect().device != "cuda":
+def peak_bytes(call: Callable) -> int | None:
+    """Return the memory that a call takes on top of what is allocated, in bytes.
+
+    The most that is held at one moment: the GPU's, as PyTorch's allocator counts it,
+    or without a GPU the RAM of tensors, as `torch.profiler` records each allocation.
+    None on an Apple GPU, and on a CPU while another profiler runs.
+    """
+    device = machine.detect().device
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        call()
+        synchronize()
+        return torch.cuda.max_memory_allocated() - before
+    if device == "mps" or torch.autograd._profiler_enabled():
         return None
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
-    call()
-    synchronize()
-    return torch.cuda.max_memory_allocated() - before
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with (
+        _quiet_profiler(),
+        torch.profiler.profile(activities=activities, profile_memory=True) as profile,
+    ):
+        output = call()
+    del output  # not before the profile ends: the result is part of the peak
+    held = peak = 0
+    for event in profile.profiler.kineto_results.events():
+        if event.name() == "[memory]":
+            held += event.nbytes()
+            peak = max(peak, held)
+    return peak
+
+
+@contextlib.contextmanager
+def _quiet_profiler():
+    """Keep the profiler's library from logging to stderr, where it reads a level."""
+    name = "KINETO_LOG_LEVEL"
+    before = os.environ.get(name)
+    os.environ[name] = before or "99"
+    try:
+        yield
+    finally:
+        os.environ.pop(name)
+        if before is not None:
+            os.environ[name] = before
 
 
 def weight_bytes(call: Callable) -> int:

@@ -216,6 +216,8 @@ def lines(
     truth: Sequence[float] | None = None,
     truth_label: str = "exact",
     dots: bool = False,
+    predicted: Mapping[str, Sequence[float]] | None = None,
+    reference: Record | None = None,
     ax=None,
 ):
     """Draw quantities against a sweep; ``truth`` is the dashed dark line.
@@ -223,8 +225,13 @@ def lines(
     Args:
         dots: draw a dot for each value and no line between.
         log: the axes that are logarithmic: "", "x", "y" or "xy".
+        predicted: drawn dashed, in the color of the series of the same name.
+        reference: the reference machine's run, dotted; its data are the same ``x``,
+            and series by name.
     """
     with _axes(ax) as ax:
+        ghosts = {} if reference is None else dict(reference.data)
+        theirs = ghosts.pop("x", ())
         if truth is not None:
             ax.plot(x, truth, color=DARK, ls="--", lw=1.5, label=truth_label)
         for index, (name, y) in enumerate(series.items()):
@@ -233,12 +240,104 @@ def lines(
             style = {"color": color, "marker": marker, "ms": 5}
             style |= {"ls": ""} if dots else {"markevery": step}
             ax.plot(x, y, label=name, **style)
+            if predicted and name in predicted:
+                guide = {"color": color, "ls": "--", "lw": 1.2}
+                ax.plot(x, predicted[name], label=f"{name}, predicted", **guide)
+            if name in ghosts:
+                ghost = {"color": color, "ls": ":", "lw": 1.2, "mfc": "white"}
+                ax.plot(theirs, ghosts[name], marker=marker, ms=5, **ghost)
         if "x" in log:
-            _powers_of_two(ax, "x", max(1, round(math.log2(max(x) / min(x)) / 6)))
+            far = [*x, *theirs] if any(name in ghosts for name in series) else x
+            _powers_of_two(ax, "x", max(1, round(math.log2(max(far) / min(far)) / 6)))
         if "y" in log:
             ax.set_yscale("log")
+        if any(name in ghosts for name in series):
+            ax.plot([], [], ":", color=DARK, lw=1.2, label=reference.label)
         ax.set(title=title, xlabel=xlabel, ylabel=ylabel)
         ax.legend()
+    return ax
+
+
+def bars(
+    values: Mapping[str, float],
+    title: str,
+    xlabel: str,
+    words: Mapping[str, str] | None = None,
+    limit: float | None = None,
+    limit_label: str = "",
+    log: bool = False,
+    ax=None,
+):
+    """Draw one bar a name, from zero, with its value written at the end.
+
+    Args:
+        words: what to write at the ends instead of the numbers, by name.
+        limit, limit_label: a dashed dark line across all bars.
+        log: a logarithmic axis; the bars then start at its left edge.
+    """
+    with _axes(ax, height=0.36 * len(values) + 1.2) as ax:
+        for row, (name, value) in enumerate(values.items()):
+            color, _ = look(name, row)
+            ax.barh(row, value, height=0.6, color=color)
+            said = f"  {(words or {}).get(name, f'{value:.3g}')}"
+            ax.text(value, row, said, va="center", fontsize=9)
+        tops = [value for value in (*values.values(), limit or 0) if value > 0] or [1.0]
+        if limit is not None:
+            ax.axvline(limit, color=DARK, ls="--", lw=1.2, label=limit_label)
+        if limit_label:
+            ax.legend()
+        if log:
+            ax.set_xscale("log")
+            ax.set_xlim(min(tops) / 3, max(tops) * (max(tops) / min(tops)) ** 0.35)
+        else:
+            ax.set_xlim(0, max(tops) * 1.35)
+        ax.set_yticks(range(len(values)), list(values))
+        ax.set_ylim(len(values) - 0.4, -0.6)
+        ax.set(title=title, xlabel=xlabel)
+    return ax
+
+
+def plane(
+    points: Mapping[str, tuple[float, float]],
+    title: str,
+    xlabel: str,
+    reference: Record | None = None,
+    ax=None,
+):
+    """Draw variants as points: speed across, relative error up, both logarithmic.
+
+    The lower right corner is best. What nothing else beats in both lies on the lower
+    right rim.
+
+    Args:
+        points: name → (speed, relative error); an error of 0 is drawn at the bottom.
+        reference: the reference machine's run, as outlines; its data are the same
+            pairs by name.
+    """
+    ghosts = {} if reference is None else reference.data
+    with _axes(ax) as ax:
+        errors = [error for _, error in (*points.values(), *ghosts.values())]
+        floor = min((error for error in errors if error > 0), default=1e-8) / 3
+        for index, name in enumerate(dict.fromkeys((*points, *ghosts))):
+            color, marker = look(name, index)
+            spots = ((ghosts, "white", color), (points, color, color))
+            for side, face, edge in spots:
+                if name not in side:
+                    continue
+                speed, error = side[name]
+                style = {"mfc": face, "mec": edge, "ms": 9, "mew": 1.5, "ls": ""}
+                ax.plot(speed, max(error, floor), marker, **style)
+                words = name if side is points or name not in points else ""
+                place = {"xytext": (9, 5), "textcoords": "offset points"}
+                ax.annotate(words, (speed, max(error, floor)), fontsize=9, **place)
+        if ghosts:
+            empty = {"mfc": "white", "mec": DARK, "ls": "", "ms": 7}
+            ax.plot([], [], "o", label=f"outline: {reference.label}", **empty)
+            ax.legend(loc="upper left")
+        ax.set_xscale("log")
+        ax.set_yscale("log")
+        ax.margins(0.18)
+        ax.set(title=title, xlabel=xlabel, ylabel="relative error (lower is better)")
     return ax
 
 

@@ -6,7 +6,6 @@ Eager PyTorch has a third: the operations it launches × what launching one cost
 largest of the three binds. Peaks are measured here, not read off a data sheet.
 """
 
-import contextlib
 import dataclasses
 from collections.abc import Callable
 
@@ -15,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode, flop_registry, sdpa_flop_count
 
-from helpers import formats, machine
+from helpers import formats, machine, switches
 from helpers.comparing import show_seconds, synchronize, time_block
 
 
@@ -251,7 +250,7 @@ def _memory_rate(device: str) -> float:
 def _matmul_rate(name: str, device: str) -> float:
     """Return FLOP/s of the largest square matmul that takes a moment, at most 8192³."""
     dtype = formats.get(name).dtype
-    with matmul_precision("high" if name == "TF32" else "highest"):
+    with switches.matmul_precision("high" if name == "TF32" else "highest"):
         n, took = 512, 0.0
         while took < 0.005 and n < 8192:
             n *= 2
@@ -268,30 +267,3 @@ def _fastest(call: Callable, calls: int) -> float:
     call()
     synchronize()
     return min(time_block(call, calls) for _ in range(5))
-
-
-@contextlib.contextmanager
-def matmul_precision(precision: str):
-    """Set `torch.set_float32_matmul_precision` inside a block; restore it after.
-
-    This setter works on every release, and together with `torch.compile`. Where nothing
-    would change, nothing is written: from torch 2.9 on, a first write ends the state in
-    which `torch.backends.fp32_precision` decides, and the state is put back after.
-
-    Raises:
-        RuntimeError: the program has used the newer `fp32_precision` of matmuls before;
-            PyTorch refuses to mix the two.
-    """
-    before = torch.get_float32_matmul_precision()
-    if precision == before:
-        yield
-        return
-    matmul = torch.backends.cuda.matmul
-    newer = getattr(matmul, "fp32_precision", None)
-    torch.set_float32_matmul_precision(precision)
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
-        if newer == "none":
-            matmul.fp32_precision = newer

@@ -435,6 +435,57 @@ def test_the_table_has_a_row_a_variant_and_no_empty_column():
     assert "weights" not in table.columns
 
 
+# --------------------------------------------------------------------------- the memory
+
+on_a_cpu = pytest.mark.skipif(torch.cuda.is_available(), reason="counts the RAM")
+
+
+@on_a_cpu
+def test_peak_memory_of_known_calls():
+    x = torch.ones(1 << 20)  # 4 MiB
+    for mib, call in (
+        (4, lambda: x + x),
+        (8, lambda: (x + x) + x),
+        (12, lambda: [x + x, x + x, x + x]),
+        (0, lambda: x.view(-1)),
+    ):
+        assert comparing.peak_bytes(call) == pytest.approx(mib << 20, abs=1024)
+    assert comparing.peak_bytes(lambda: ((x + 1).sum(), (x + 1).sum())) < 5 << 20
+
+
+@on_a_cpu
+def test_peak_memory_sees_what_autograd_keeps():
+    layers = [torch.nn.Linear(256, 256) for _ in range(10)]
+    x = torch.randn(64, 256)
+    kept = 64 * 256 * 4
+
+    def run():
+        y = x
+        for layer in layers:
+            y = layer(y).relu()
+        return y
+
+    with torch.no_grad():
+        assert comparing.peak_bytes(run) <= 4 * kept
+    assert comparing.peak_bytes(run) >= 10 * kept
+
+
+def test_peak_memory_is_silent_and_leaves_the_environment_alone(capfd, monkeypatch):
+    import os
+
+    monkeypatch.delenv("KINETO_LOG_LEVEL", raising=False)
+    comparing.peak_bytes(lambda: torch.ones(10) + 1)
+    assert "KINETO_LOG_LEVEL" not in os.environ
+    assert capfd.readouterr().err == ""
+
+
+@on_a_cpu
+def test_inside_another_profiler_memory_is_not_measured():
+    with torch.profiler.profile():
+        assert comparing.peak_bytes(lambda: torch.ones(10) + 1) is None
+        assert not quick({"a": lambda: torch.ones(3)})["a"].failure
+
+
 # -------------------------------------------------------------------------------- a GPU
 
 

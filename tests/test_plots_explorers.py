@@ -279,3 +279,71 @@ def test_an_exercise_says_not_yet_right_or_wrong(capsys):
 def test_a_tensor_answer_does_not_break_the_check(capsys):
     check(torch.ones(2), lambda a: a == 1, "Because.")
     assert "Not yet" in capsys.readouterr().out
+
+
+def record(data):
+    where = {"device": "a GPU", "torch": "2.6", "date": "2026-01-01"}
+    return records.Record("00/x", where, data=data)
+
+
+def test_lines_carry_predictions_and_the_reference_run():
+    other = record({"x": [1, 2, 4, 8], "FP16": [1.0, 2.0, 3.0, 4.0], "gone": [0] * 4})
+    ax = plots.lines(
+        [1, 2],
+        {"FP16": [1.0, 1.5], "BF16": [1.0, 1.4]},
+        *("title", "x", "y"),
+        log="x",
+        predicted={"FP16": [2.0, 2.0]},
+        reference=other,
+    )
+    drawn = {line.get_label(): line for line in ax.lines}
+    assert list(drawn["FP16, predicted"].get_ydata()) == [2.0, 2.0]
+    dotted = [line for line in ax.lines if line.get_linestyle() == ":"]
+    assert [list(line.get_ydata()) for line in dotted if len(line.get_xdata())] == [
+        [1.0, 2.0, 3.0, 4.0]
+    ]
+    legend = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert other.label in legend
+    assert "1" in [tick.get_text() for tick in ax.get_xticklabels()]
+
+
+def test_lines_without_a_reference_name_none():
+    empty = records.Record("00/x", {"note": "this run"})
+    ax = plots.lines([1, 2], {"a": [1, 2]}, "t", "x", "y", reference=empty)
+    assert [t.get_text() for t in ax.get_legend().get_texts()] == ["a"]
+
+
+def test_bars_begin_at_zero_and_say_their_values():
+    ax = plots.bars(
+        {"FP32": 51.0, "BF16": 0.0}, "t", "x", words={"BF16": "none"}, limit=60.0
+    )
+    assert [bar.get_width() for bar in ax.patches] == [51.0, 0.0]
+    assert [bar.get_x() for bar in ax.patches] == [0, 0]
+    assert [w.strip() for w in words(ax)] == ["51", "none"]
+    assert ax.get_xlim()[0] == 0 and ax.get_xlim()[1] > 60
+    assert [t.get_text() for t in ax.get_yticklabels()] == ["FP32", "BF16"]
+
+
+def test_bars_on_a_logarithmic_axis_are_all_in_view():
+    ax = plots.bars({"a": 1e-3, "b": 1e5}, "t", "x", limit=65504, log=True)
+    low, high = ax.get_xlim()
+    assert low < 1e-3 and high > 1e5 and ax.get_xscale() == "log"
+
+
+def test_plane_draws_every_point_and_outlines_the_reference():
+    mine = {"FP32": (1.0, 1e-6), "exact": (2.0, 0.0)}
+    ax = plots.plane(
+        mine, "t", "speed", record({"FP32": [5.0, 2e-6], "BF16": [9, 1e-3]})
+    )
+    spots = [line for line in ax.lines if len(line.get_xdata())]
+    assert len(spots) == 4
+    assert sorted(words(ax)) == ["", "BF16", "FP32", "exact"]
+    assert all(min(line.get_ydata()) > 0 for line in spots)
+    hollow = [line for line in spots if line.get_markerfacecolor() == "white"]
+    assert [line.get_xdata()[0] for line in hollow] == [5.0, 9]
+
+
+def test_plane_without_a_reference():
+    empty = records.Record("00/x", {"note": "this run"})
+    ax = plots.plane({"FP32": (1.0, 1e-6)}, "t", "speed", empty)
+    assert ax.get_legend() is None

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from helpers import roofline
+from helpers import roofline, switches
 
 
 def test_a_matmul_by_hand():
@@ -134,31 +134,10 @@ def test_peaks_are_measured_here():
     assert "FP32 matmul" in str(peaks)
 
 
-def test_matmul_precision_is_restored_also_after_an_exception():
-    before = torch.get_float32_matmul_precision()
-    with pytest.raises(KeyError), roofline.matmul_precision("high"):
-        assert torch.get_float32_matmul_precision() == "high"
-        raise KeyError
-    assert torch.get_float32_matmul_precision() == before
-
-
-def test_matmul_precision_puts_the_newer_setting_back():
-    matmul = torch.backends.cuda.matmul
-    before = getattr(matmul, "fp32_precision", None)
-    for precision in ("highest", "high"):
-        with roofline.matmul_precision(precision):
-            assert torch.get_float32_matmul_precision() == precision
-        assert getattr(matmul, "fp32_precision", None) == before
-        assert torch.get_float32_matmul_precision() == "highest"
-
-
-@pytest.mark.gpu
-def test_matmul_precision_goes_together_with_compile():
-    with roofline.matmul_precision("high"):
-        pass
-    x = torch.randn(64, 64, device="cuda")
-    compiled = torch.compile(lambda x: x @ x)
-    assert torch.equal(compiled(x), x @ x)
+def test_peaks_leave_the_switches_as_they_were():
+    before = switches.state()
+    roofline._matmul_rate("TF32", "cpu")
+    assert switches.state() == before
 
 
 def test_show_rate():

@@ -1,0 +1,155 @@
+"""PyTorch's global switches, set inside a block and put back after it.
+
+PyTorch has two families of calls for the precision of FP32 arithmetic, the newer one
+since release 2.9, and reading one after writing the other raises a RuntimeError, also
+inside ``torch.compile``. Everything here writes with the older family alone, the only
+one that all releases from 2.6 on have and compile with:
+``torch.set_float32_matmul_precision`` and ``torch.backends.cudnn.allow_tf32``.
+
+Source: https://docs.pytorch.org/docs/stable/notes/cuda.html, "TensorFloat-32 (TF32) on
+Ampere (and later) devices".
+"""
+
+import contextlib
+import warnings
+
+import torch
+
+PRECISIONS = ("highest", "high", "medium")
+# The newer family's names for what the older one writes.
+_NEWER = ("cuda.matmul", "mkldnn.matmul", "cudnn.conv", "cudnn.rnn")
+
+
+@contextlib.contextmanager
+def restored():
+    """Put TF32 and fast-path switches back after the block, whatever it did to them.
+
+    Also after an exception, and in whichever family they were set; blocks can nest. A
+    switch that did not change is not written: a first write would end the state in
+    which ``torch.backends.fp32_precision`` decides. Where the program had made the two
+    families contradict each other, they may agree afterwards; what is in effect stays.
+    """
+    before = _read()
+    try:
+        yield
+    finally:
+        _write(before)
+
+
+@contextlib.contextmanager
+def matmul_precision(precision: str):
+    """Set the precision of FP32 matrix products inside the block.
+
+    Args:
+        precision: "highest" is FP32; "high" is TF32 where the GPU has it; "medium" is
+            the same on a GPU, and may be BF16 on a CPU.
+
+    Raises:
+        ValueError: it is none of the three.
+    """
+    if precision not in PRECISIONS:
+        raise ValueError(f"precision={precision!r}: give one of {PRECISIONS}")
+    with restored():
+        if _try(torch.get_float32_matmul_precision) != precision:
+            torch.set_float32_matmul_precision(precision)
+        yield
+
+
+@contextlib.contextmanager
+def tf32(matmul: bool | None = None, cudnn: bool | None = None):
+    """Allow or forbid TF32 inside the block; None leaves a switch as it is.
+
+    Args:
+        matmul: for matrix products: linear layers, attention, ``@``.
+        cudnn: for convolutions and RNNs, which share one switch. (The newer family has
+            one for each; before release 2.15, ``torch.compile`` fails after its use.)
+
+    Raises:
+        TypeError: an argument is none of True, False and None.
+    """
+    for name, value in (("matmul", matmul), ("cudnn", cudnn)):
+        if value is not None and not isinstance(value, bool):
+            raise TypeError(f"{name}={value!r}: give True, False or None")
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(restored())
+        if matmul is not None:
+            stack.enter_context(matmul_precision("high" if matmul else "highest"))
+        if cudnn is not None and _allows_cudnn() != cudnn:
+            torch.backends.cudnn.allow_tf32 = cudnn
+        yield
+
+
+@contextlib.contextmanager
+def fast_path(enabled: bool):
+    """Allow or forbid the fused attention and encoder layers of eval mode.
+
+    In eval mode and without gradients, ``nn.MultiheadAttention`` and
+    ``nn.TransformerEncoderLayer`` run as one opaque operation. Forbid it to see, count
+    or convert the operations inside.
+
+    Raises:
+        TypeError: ``enabled`` is neither True nor False.
+    """
+    if not isinstance(enabled, bool):
+        raise TypeError(f"enabled={enabled!r}: give True or False")
+    with restored():
+        torch.backends.mha.set_fastpath_enabled(enabled)
+        yield
+
+
+def state() -> dict[str, object]:
+    """Return what is set now, by the name of the switch.
+
+    A switch of the older family that PyTorch refuses to read, since the newer one was
+    written, is given as "mixed".
+    """
+    read = _read()
+    names = {
+        "float32_matmul_precision": "matmul",
+        "cudnn.allow_tf32": "cudnn",
+        "mha fast path": "fast path",
+    }
+    return {name: "mixed" if read[k] is None else read[k] for name, k in names.items()}
+
+
+def _read() -> dict[str, object]:
+    """Read all switches; None where a family refuses, or is not there (torch < 2.9)."""
+    found = {name: getattr(_owner(name), "fp32_precision", None) for name in _NEWER}
+    found["matmul"] = _try(torch.get_float32_matmul_precision)
+    found["cudnn"] = _allows_cudnn()
+    found["fast path"] = torch.backends.mha.get_fastpath_enabled()
+    return found
+
+
+def _write(before: dict[str, object]) -> None:
+    """Put switches back: first the older family, then what the newer one shows."""
+    now = _read()
+    if before["matmul"] is not None and now["matmul"] != before["matmul"]:
+        torch.set_float32_matmul_precision(before["matmul"])
+    if before["cudnn"] is not None and now["cudnn"] != before["cudnn"]:
+        torch.backends.cudnn.allow_tf32 = before["cudnn"]
+    if now["fast path"] != before["fast path"]:
+        torch.backends.mha.set_fastpath_enabled(before["fast path"])
+    now = _read()
+    for name in _NEWER:
+        if now[name] != before[name]:
+            _owner(name).fp32_precision = before[name]
+
+
+def _owner(name: str):
+    """Return the object in ``torch.backends`` that has ``fp32_precision``, or None."""
+    family, _, operation = name.partition(".")
+    return getattr(getattr(torch.backends, family), operation, None)
+
+
+def _allows_cudnn() -> bool | None:
+    with warnings.catch_warnings():  # some releases ask for the newer family
+        warnings.simplefilter("ignore")
+        return _try(lambda: torch.backends.cudnn.allow_tf32)
+
+
+def _try(read):
+    try:
+        return read()
+    except RuntimeError:  # "mix of the legacy and new APIs"
+        return None

@@ -1,0 +1,141 @@
+"""helpers.probing and helpers.models: what layers give out, and what digits teach."""
+
+import copy
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from helpers import models, probing, switches
+
+
+class Scale(nn.Module):
+    def __init__(self, factor):
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x):
+        return x * self.factor
+
+
+def chain():
+    layers = {"one": Scale(10.0), "two": Scale(-100.0), "three": Scale(1e-3)}
+    model = nn.Sequential()
+    for name, layer in layers.items():
+        model.add_module(name, layer)
+    return model
+
+
+def test_layers_in_order_with_their_largest_magnitudes():
+    probe = probing.probe(chain(), torch.tensor([1.0, -80.0, 70.0]))
+    found = {layer.name: layer.largest for layer in probe.layers}
+    assert list(found) == ["(input 0)", "one", "two", "three"]
+    assert found == pytest.approx(
+        {"(input 0)": 80, "one": 800, "two": 80_000, "three": 80}
+    )
+    assert probe.first_bad is None
+    assert [layer.name for layer in probe.beyond("FP16")] == ["two"]
+    assert probe.beyond("BF16") == []
+
+
+def test_the_first_layer_with_inf_is_named():
+    probe = probing.probe(chain(), torch.tensor([1.0, -80.0, 70.0]).half())
+    assert (probe.first_bad.name, probe.first_bad.infs) == ("two", 2)
+    assert probe.first_bad.largest == 1000
+    assert [layer.infs for layer in probe.layers] == [0, 0, 2, 2]
+    assert {layer.output for layer in probe.layers} == {"FP16"}
+
+
+def test_nan_counts_and_nothing_finite():
+    probe = probing.probe(chain(), torch.tensor([math.nan, math.inf]))
+    assert (probe.first_bad.name, probe.first_bad.nans) == ("(input 0)", 1)
+    assert math.isnan(probe.first_bad.largest)
+    assert "nan" not in repr(probe).split("\n")[2]
+
+
+def test_formats_of_weights_and_outputs():
+    model = nn.Sequential(nn.Embedding(10, 4), nn.Linear(4, 4), nn.LayerNorm(4))
+    ids = torch.tensor([[1, 2]])
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        mixed = probing.probe(model, ids).layers
+    assert [layer.output for layer in mixed][:3] == ["int64", "FP32", "BF16"]
+    assert [layer.weights for layer in mixed] == ["", "FP32", "FP32", "FP32"]
+    whole = probing.probe(copy.deepcopy(model).double(), ids).layers
+    assert [layer.output for layer in whole] == ["int64", "FP64", "FP64", "FP64"]
+
+
+def test_dict_outputs_and_things_that_are_no_tensors():
+    class Odd(nn.Module):
+        def forward(self, x, words):
+            return {"scores": x, "words": words, "more": (x * 2, None)}
+
+    (first, second, out) = probing.probe(Odd(), torch.ones(2), words="a").layers
+    assert (second.output, out.output) == ("", "")
+    assert math.isnan(out.largest)
+
+    class Even(nn.Module):
+        def forward(self, x):
+            return {"scores": x, "more": (x * 2, None)}
+
+    assert probing.probe(Even(), torch.ones(2)).layers[-1].largest == 2
+
+
+def test_a_probe_leaves_the_model_as_it_was_also_after_an_exception():
+    model = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
+    before = switches.state()
+    x = torch.randn(1, 4, 8)
+    names = {layer.name for layer in probing.probe(model, x).layers}
+    assert {"linear1", "self_attn", "norm2", "(output)"} <= names
+    with pytest.raises(AssertionError, match="dimension"):
+        probing.probe(model, torch.randn(1, 4, 9))
+    assert not any(module._forward_hooks for module in model.modules())
+    assert switches.state() == before
+
+
+def test_a_function_is_refused():
+    with pytest.raises(TypeError, match="nn.Module"):
+        probing.probe(torch.relu, torch.ones(1))
+
+
+def test_tables():
+    probe = probing.probe(chain(), torch.ones(2))
+    assert list(probe.table().index) == ["(input 0)", "one", "two", "three"]
+    assert "<table" in probe._repr_html_()
+
+
+# ------------------------------------------------------------------------------- models
+
+
+def test_digits_are_real_and_told_apart():
+    images, labels, test_images, test_labels = models.digits()
+    assert images.shape == (1000, 1, 8, 8) and test_images.shape == (797, 1, 8, 8)
+    assert images.dtype == torch.float32 and (images.min(), images.max()) == (0, 1)
+    assert set(labels.tolist()) == set(test_labels.tolist()) == set(range(10))
+    everything = torch.cat([images, test_images]).flatten(1)
+    from sklearn.datasets import load_digits
+
+    known = torch.tensor(load_digits().data, dtype=torch.float32) / 16
+    order = everything.sum(1).sort().values
+    assert torch.equal(order, known.sum(1).sort().values)
+
+
+def test_training_learns_and_repeats():
+    images, labels, test_images, test_labels = models.digits()
+    found = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        model = models.train(models.DigitsNet(), images, labels)
+        assert not model.training
+        with torch.inference_mode():
+            found.append(model(test_images))
+    torch.testing.assert_close(*found)
+    right = (found[0].argmax(1) == test_labels).float().mean()
+    assert right > 0.95
+    # Labels that mean nothing teach nothing: the test can fail.
+    torch.manual_seed(0)
+    nonsense = labels[torch.randperm(len(labels))]
+    model = models.train(models.DigitsNet(), images, nonsense)
+    with torch.inference_mode():
+        right = (model(test_images).argmax(1) == test_labels).float().mean()
+    assert right < 0.3
