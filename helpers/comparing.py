@@ -17,6 +17,7 @@ import os
 import re
 import statistics
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 
 import torch
@@ -376,12 +377,14 @@ def peak_bytes(call: Callable) -> int | None:
 
 @contextlib.contextmanager
 def _quiet_profiler():
-    """Keep the profiler's library from logging to stderr, where it reads a level."""
+    """Keep the profiler and its library, which reads a log level, from stderr."""
     name = "KINETO_LOG_LEVEL"
     before = os.environ.get(name)
     os.environ[name] = before or "99"
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of what it does not keep between cycles
+            yield
     finally:
         os.environ.pop(name)
         if before is not None:

@@ -40,6 +40,12 @@ LOOK = {  # name → (color, marker)
     "overhead": (PURPLE, "o"),
     "memory": (SKY, "s"),
     "compute": (GREEN, "^"),
+    "grad": (GRAY, "o"),
+    "no_grad": (SKY, "s"),
+    "inference_mode": (PURPLE, "D"),
+    "highest": (GRAY, "o"),
+    "high": (ORANGE, "D"),
+    "medium": (YELLOW, "s"),
 }
 SPARE = [(BLUE, "o"), (VERMILION, "s"), (GREEN, "^"), (PURPLE, "D"), (ORANGE, "v")]
 FIELD_TINTS = {"sign": "#F3C9DD", "exponent": "#F9DDA6", "significand": "#BFE3F5"}
@@ -79,8 +85,11 @@ def _axes(ax, height: float = HEIGHT):
 
 
 def look(name: str, index: int = 0) -> tuple[str, str]:
-    """Return (color, marker) of a format or technique; spare ones by index."""
-    return LOOK.get(name, SPARE[index % len(SPARE)])
+    """Return (color, marker) of a format or technique; spare ones by index.
+
+    "BF16, padded" looks like "BF16".
+    """
+    return LOOK.get(name.split(",")[0], SPARE[index % len(SPARE)])
 
 
 # ----------------------------------------------------------------------- number formats
@@ -237,8 +246,11 @@ def lines(
         for index, (name, y) in enumerate(series.items()):
             color, marker = look(name, index)
             step = max(1, len(x) // 8)
-            style = {"color": color, "marker": marker, "ms": 5}
-            style |= {"ls": ""} if dots else {"markevery": step}
+            # Thinner from series to series: one that lies on another hides none.
+            thin = max(0.0, 1 - index / 3)
+            style = {"color": color, "marker": marker}
+            style |= {"ms": 4.5 + 3.5 * thin, "lw": 1.2 + 1.4 * thin}
+            style |= {"ls": "", "ms": 5} if dots else {"markevery": step}
             ax.plot(x, y, label=name, **style)
             if predicted and name in predicted:
                 guide = {"color": color, "ls": "--", "lw": 1.2}
@@ -251,6 +263,9 @@ def lines(
             _powers_of_two(ax, "x", max(1, round(math.log2(max(far) / min(far)) / 6)))
         if "y" in log:
             ax.set_yscale("log")
+            low, high = ax.get_ylim()
+            if high < 500 * low:  # less than three decades have too few ticks
+                _powers_of_two(ax, "y", max(1, round(math.log2(high / low) / 6)))
         if any(name in ghosts for name in series):
             ax.plot([], [], ":", color=DARK, lw=1.2, label=reference.label)
         ax.set(title=title, xlabel=xlabel, ylabel=ylabel)
@@ -266,33 +281,47 @@ def bars(
     limit: float | None = None,
     limit_label: str = "",
     log: bool = False,
+    reference: Record | None = None,
     ax=None,
 ):
     """Draw one bar a name, from zero, with its value written at the end.
 
     Args:
         words: what to write at the ends instead of the numbers, by name.
+        reference: the reference machine's run, as outlines; its data are values by
+            name. Names that are missing here get an outline alone.
         limit, limit_label: a dashed dark line across all bars.
         log: a logarithmic axis; the bars then start at its left edge.
     """
-    with _axes(ax, height=0.36 * len(values) + 1.2) as ax:
-        for row, (name, value) in enumerate(values.items()):
+    ghosts = {} if reference is None else reference.data
+    names = list(dict.fromkeys((*values, *ghosts)))
+    with _axes(ax, height=0.36 * len(names) + 1.2) as ax:
+        for row, name in enumerate(names):
             color, _ = look(name, row)
+            if name in ghosts:
+                outline = {"fill": False, "edgecolor": DARK, "lw": 1.2, "ls": ":"}
+                ax.barh(row, ghosts[name], height=0.8, **outline)
+            value, said = values.get(name, 0), (words or {}).get(name)
+            said = f"{value:.3g}" if said is None and name in values else said or ""
             ax.barh(row, value, height=0.6, color=color)
-            said = f"  {(words or {}).get(name, f'{value:.3g}')}"
-            ax.text(value, row, said, va="center", fontsize=9)
-        tops = [value for value in (*values.values(), limit or 0) if value > 0] or [1.0]
+            ax.text(value, row, f"  {said}", va="center", fontsize=9)
+        tops = (*values.values(), *ghosts.values(), limit or 0)
+        tops = [value for value in tops if value > 0] or [1.0]
+        if ghosts:
+            label = f"dotted outline: {reference.label}"
+            ax.bar(0, 0, fill=False, edgecolor=DARK, ls=":", label=label)
         if limit is not None:
             ax.axvline(limit, color=DARK, ls="--", lw=1.2, label=limit_label)
-        if limit_label:
-            ax.legend()
+        if limit_label or ghosts:
+            handles, labels = ax.get_legend_handles_labels()
+            ax.figure.legend(handles, labels, loc="outside lower center")
         if log:
             ax.set_xscale("log")
             ax.set_xlim(min(tops) / 3, max(tops) * (max(tops) / min(tops)) ** 0.35)
         else:
             ax.set_xlim(0, max(tops) * 1.35)
-        ax.set_yticks(range(len(values)), list(values))
-        ax.set_ylim(len(values) - 0.4, -0.6)
+        ax.set_yticks(range(len(names)), names)
+        ax.set_ylim(len(names) - 0.4, -0.6)
         ax.set(title=title, xlabel=xlabel)
     return ax
 
@@ -411,7 +440,8 @@ def speed_and_error(
         far = [1.0, *(guess or {}).values()]
         for row, name in enumerate(names):
             color = GRAY if name == results.baseline.name else look(name, row)[0]
-            far.append(_speed_bar(left, row, results, name, color))
+            hint = (guess or {}).get(name, 0.0)
+            far.append(_speed_bar(left, row, results, name, color, hint))
             if there is not None and name in there and there[name].seconds:
                 far.append(there.speedup(name).median)
                 outline = {"fill": False, "edgecolor": DARK, "lw": 1.2, "ls": ":"}
@@ -435,7 +465,9 @@ def speed_and_error(
     return left, right
 
 
-def _speed_bar(ax, row: int, results: Comparison, name: str, color: str) -> float:
+def _speed_bar(
+    ax, row: int, results: Comparison, name: str, color: str, guess: float
+) -> float:
     """Draw one speedup with its spread and words; return how far it reaches."""
     ratio, end = results.speedup(name), 0.0
     words = "baseline" if name == results.baseline.name else str(ratio).split(" (")[0]
@@ -449,7 +481,9 @@ def _speed_bar(ax, row: int, results: Comparison, name: str, color: str) -> floa
         spread = [[max(gap, 0.0)] for gap in gaps]
         ax.errorbar(ratio.median, row, xerr=spread, color=DARK, capsize=3)
         end = min(ratio.high, 3 * ratio.median)
-    ax.text(end, row, f"  {words}", va="center", fontsize=9)
+    # The words stand behind the bar, and behind a guess that would lie on them.
+    place = max(end, 1.05 * guess) if guess < 2 * end else end
+    ax.text(place, row, f"  {words}", va="center", fontsize=9)
     return end
 
 
@@ -543,3 +577,4 @@ def _powers_of_two(ax, axis: str, step: int) -> None:
     labels = [f"$2^{{{p}}}$" if abs(p) > 12 or p < 0 else f"{2**p:,}" for p in powers]
     getattr(ax, f"set_{axis}ticks")([2.0**p for p in powers], labels)
     getattr(ax, f"set_{axis}ticks")([], minor=True)
+    getattr(ax, f"set_{axis}lim")(*limits)  # a tick outside would widen the view

@@ -3,6 +3,8 @@
 import dataclasses
 import functools
 import math
+import warnings
+from collections.abc import Callable
 
 import torch
 from torch import nn
@@ -112,6 +114,27 @@ def probe(model: nn.Module, *inputs, **named) -> Probe:
         for hook in hooks:
             hook.remove()
     return Probe(tuple(layers))
+
+
+def kernels(call: Callable[[], object]) -> tuple[str, ...]:
+    """Return the names of the GPU kernels that a call ran, in order; () without a GPU.
+
+    Names are NVIDIA's and PyTorch's own, and change with their releases. ``call`` runs
+    twice: the first run loads what the second shows. Copies and fills are left out.
+    """
+    call()
+    if not torch.cuda.is_available():
+        return ()
+    torch.cuda.synchronize()
+    activities = [torch.profiler.ProfilerActivity.CUDA]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of what it does not keep between cycles
+        with torch.profiler.profile(activities=activities) as p:
+            call()
+            torch.cuda.synchronize()
+    events = sorted(p.events(), key=lambda event: event.time_range.start)
+    names = [e.name for e in events if e.device_type.name == "CUDA"]
+    return tuple(n for n in names if not n.startswith(("Memset", "Memcpy")))
 
 
 def _noted(note, name: str, module: nn.Module, args, output) -> None:

@@ -6,12 +6,13 @@ inside ``torch.compile``. Everything here writes with the older family alone, th
 one that all releases from 2.6 on have and compile with:
 ``torch.set_float32_matmul_precision`` and ``torch.backends.cudnn.allow_tf32``.
 
+Entering and leaving a block takes tens of microseconds: put it around many calls.
+
 Source: https://docs.pytorch.org/docs/stable/notes/cuda.html, "TensorFloat-32 (TF32) on
 Ampere (and later) devices".
 """
 
 import contextlib
-import warnings
 
 import torch
 
@@ -50,8 +51,7 @@ def matmul_precision(precision: str):
     if precision not in PRECISIONS:
         raise ValueError(f"precision={precision!r}: give one of {PRECISIONS}")
     with restored():
-        if _try(torch.get_float32_matmul_precision) != precision:
-            torch.set_float32_matmul_precision(precision)
+        _set_matmul(precision)
         yield
 
 
@@ -70,10 +70,9 @@ def tf32(matmul: bool | None = None, cudnn: bool | None = None):
     for name, value in (("matmul", matmul), ("cudnn", cudnn)):
         if value is not None and not isinstance(value, bool):
             raise TypeError(f"{name}={value!r}: give True, False or None")
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(restored())
+    with restored():
         if matmul is not None:
-            stack.enter_context(matmul_precision("high" if matmul else "highest"))
+            _set_matmul("high" if matmul else "highest")
         if cudnn is not None and _allows_cudnn() != cudnn:
             torch.backends.cudnn.allow_tf32 = cudnn
         yield
@@ -124,6 +123,8 @@ def _read() -> dict[str, object]:
 def _write(before: dict[str, object]) -> None:
     """Put switches back: first the older family, then what the newer one shows."""
     now = _read()
+    if now == before:
+        return
     if before["matmul"] is not None and now["matmul"] != before["matmul"]:
         torch.set_float32_matmul_precision(before["matmul"])
     if before["cudnn"] is not None and now["cudnn"] != before["cudnn"]:
@@ -142,10 +143,13 @@ def _owner(name: str):
     return getattr(getattr(torch.backends, family), operation, None)
 
 
+def _set_matmul(precision: str) -> None:
+    if _try(torch.get_float32_matmul_precision) != precision:
+        torch.set_float32_matmul_precision(precision)
+
+
 def _allows_cudnn() -> bool | None:
-    with warnings.catch_warnings():  # some releases ask for the newer family
-        warnings.simplefilter("ignore")
-        return _try(lambda: torch.backends.cudnn.allow_tf32)
+    return _try(lambda: torch.backends.cudnn.allow_tf32)
 
 
 def _try(read):
