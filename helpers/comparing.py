@@ -349,7 +349,8 @@ def peak_bytes(call: Callable) -> int | None:
 
     The most that is held at one moment: the GPU's, as PyTorch's allocator counts it,
     or without a GPU the RAM of tensors, as `torch.profiler` records each allocation.
-    None on an Apple GPU, and on a CPU while another profiler runs.
+    None on an Apple GPU, and on a CPU while another profiler runs. On a CPU, other
+    threads' tensors are not seen, nor that a call frees what was there before it.
     """
     device = machine.detect().device
     if device == "cuda":
@@ -365,8 +366,7 @@ def peak_bytes(call: Callable) -> int | None:
         _quiet_profiler(),
         torch.profiler.profile(activities=activities, profile_memory=True) as profile,
     ):
-        output = call()
-    del output  # not before the profile ends: the result is part of the peak
+        call()
     held = peak = 0
     for event in profile.profiler.kineto_results.events():
         if event.name() == "[memory]":
@@ -386,7 +386,7 @@ def _quiet_profiler():
             warnings.simplefilter("ignore")  # of what it does not keep between cycles
             yield
     finally:
-        os.environ.pop(name)
+        os.environ.pop(name, None)
         if before is not None:
             os.environ[name] = before
 

@@ -16,7 +16,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import torch
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import LogLocator, NullFormatter
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from helpers import formats
 from helpers.comparing import Comparison, Result, show_seconds
@@ -45,7 +45,7 @@ LOOK = {  # name → (color, marker)
     "inference_mode": (PURPLE, "D"),
     "highest": (GRAY, "o"),
     "high": (ORANGE, "D"),
-    "medium": (YELLOW, "s"),
+    "medium": (PURPLE, "s"),
 }
 SPARE = [(BLUE, "o"), (VERMILION, "s"), (GREEN, "^"), (PURPLE, "D"), (ORANGE, "v")]
 FIELD_TINTS = {"sign": "#F3C9DD", "exponent": "#F9DDA6", "significand": "#BFE3F5"}
@@ -278,20 +278,22 @@ def bars(
     title: str,
     xlabel: str,
     words: Mapping[str, str] | None = None,
+    spread: Mapping[str, tuple[float, float]] | None = None,
     limit: float | None = None,
     limit_label: str = "",
     log: bool = False,
     reference: Record | None = None,
     ax=None,
 ):
-    """Draw one bar a name, from zero, with its value written at the end.
+    """Draw one bar per name, from zero, with its value written at the end.
 
     Args:
         words: what to write at the ends instead of the numbers, by name.
+        spread: the two ends of an interval around each value, as error bars.
         reference: the reference machine's run, as outlines; its data are values by
             name. Names that are missing here get an outline alone.
         limit, limit_label: a dashed dark line across all bars.
-        log: a logarithmic axis; the bars then start at its left edge.
+        log: a logarithmic axis, which has no zero: dots instead of bars.
     """
     ghosts = {} if reference is None else reference.data
     names = list(dict.fromkeys((*values, *ghosts)))
@@ -303,8 +305,18 @@ def bars(
                 ax.barh(row, ghosts[name], height=0.8, **outline)
             value, said = values.get(name, 0), (words or {}).get(name)
             said = f"{value:.3g}" if said is None and name in values else said or ""
-            ax.barh(row, value, height=0.6, color=color)
-            ax.text(value, row, f"  {said}", va="center", fontsize=9)
+            end = value
+            if log and name in values:
+                ax.plot(value, row, "o", color=BLUE, ms=8)
+            elif not log:
+                ax.barh(row, value, height=0.6, color=color)
+            if spread and name in spread:
+                low, end = spread[name]
+                gaps = [[max(value - low, 0.0)], [max(end - value, 0.0)]]
+                ax.errorbar(value, row, xerr=gaps, color=DARK, capsize=3)
+            paper = {"facecolor": "white", "edgecolor": "none", "pad": 0.3}
+            style = {"va": "center", "fontsize": 9, "bbox": paper, "zorder": 1}
+            ax.text(end, row, f"  {said}", **style)
         tops = (*values.values(), *ghosts.values(), limit or 0)
         tops = [value for value in tops if value > 0] or [1.0]
         if ghosts:
@@ -320,6 +332,8 @@ def bars(
             ax.set_xlim(min(tops) / 3, max(tops) * (max(tops) / min(tops)) ** 0.35)
         else:
             ax.set_xlim(0, max(tops) * 1.35)
+            if all(isinstance(value, int) for value in values.values()):
+                ax.xaxis.set_major_locator(MaxNLocator(integer=True))
         ax.set_yticks(range(len(names)), names)
         ax.set_ylim(len(names) - 0.4, -0.6)
         ax.set(title=title, xlabel=xlabel)
@@ -434,20 +448,29 @@ def speed_and_error(
     there = reference.comparison if reference is not None else None
     with plt.rc_context(STYLE):
         size = (WIDTH, 0.5 * len(names) + 1.4)
+        errors = [result.error for result in results.values() if result.error]
+        inexact = any(e.relative > 0 and math.isfinite(e.relative) for e in errors)
         figure, (left, right) = plt.subplots(
-            1, 2, figsize=size, dpi=DPI, layout="constrained", sharey=True
+            1,
+            2,
+            figsize=size,
+            dpi=DPI,
+            layout="constrained",
+            sharey=True,
+            width_ratios=(1, 1) if inexact else (2.5, 1),
         )
         far = [1.0, *(guess or {}).values()]
         for row, name in enumerate(names):
             color = GRAY if name == results.baseline.name else look(name, row)[0]
-            hint = (guess or {}).get(name, 0.0)
-            far.append(_speed_bar(left, row, results, name, color, hint))
+            far.append(_speed_bar(left, row, results, name, color))
             if there is not None and name in there and there[name].seconds:
                 far.append(there.speedup(name).median)
                 outline = {"fill": False, "edgecolor": DARK, "lw": 1.2, "ls": ":"}
                 left.barh(row, far[-1], height=0.72, **outline)
             if guess and name in guess:
-                left.plot(guess[name], row, "o", mfc="none", mec=DARK, ms=9, mew=1.5)
+                # On the upper edge of the bar: its words stand at the end.
+                hollow = {"mfc": "white", "mec": DARK, "ms": 7, "mew": 1.4}
+                left.plot(guess[name], row - 0.3, "o", **hollow)
             _error_dot(right, row, results[name], color)
         left.axvline(1, color=DARK, ls="--", lw=1)
         left.set_xlim(0, max(far) * 1.55)
@@ -465,9 +488,7 @@ def speed_and_error(
     return left, right
 
 
-def _speed_bar(
-    ax, row: int, results: Comparison, name: str, color: str, guess: float
-) -> float:
+def _speed_bar(ax, row: int, results: Comparison, name: str, color: str) -> float:
     """Draw one speedup with its spread and words; return how far it reaches."""
     ratio, end = results.speedup(name), 0.0
     words = "baseline" if name == results.baseline.name else str(ratio).split(" (")[0]
@@ -481,9 +502,8 @@ def _speed_bar(
         spread = [[max(gap, 0.0)] for gap in gaps]
         ax.errorbar(ratio.median, row, xerr=spread, color=DARK, capsize=3)
         end = min(ratio.high, 3 * ratio.median)
-    # The words stand behind the bar, and behind a guess that would lie on them.
-    place = max(end, 1.05 * guess) if guess < 2 * end else end
-    ax.text(place, row, f"  {words}", va="center", fontsize=9)
+    paper = {"facecolor": "white", "edgecolor": "none", "pad": 0.3}
+    ax.text(end, row, f"  {words}", va="center", fontsize=9, bbox=paper, zorder=1)
     return end
 
 

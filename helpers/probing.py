@@ -8,22 +8,27 @@ from collections.abc import Callable
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_leaves
 
-from helpers import formats, switches
+from helpers import formats, machine, switches
 from helpers.comparing import tensors
 
 
 @dataclasses.dataclass(frozen=True)
 class Layer:
-    """Hold what one call of one layer gave out.
+    """Hold what one call of one layer gave out, and what the layer itself stores.
 
     Attributes:
         name: as in ``model.named_modules()``; "(input 0)" for what the model is given.
         kind: its class, such as "Conv2d"; "" for an input.
         weights, output: formats of its own floating parameters, and of its output;
             "" if there is none.
-        largest: the largest finite magnitude in the output; NaN if nothing is finite.
+        largest: the largest finite magnitude in the output; NaN if there is no finite
+            floating number in it.
         nans, infs: how many there are in the output.
+        stored: the largest finite magnitude in its own parameters and buffers; NaN if
+            it has none.
+        stored_bad: how many Inf and NaN there are in those.
     """
 
     name: str
@@ -33,6 +38,8 @@ class Layer:
     largest: float
     nans: int
     infs: int
+    stored: float = math.nan
+    stored_bad: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,13 +50,17 @@ class Probe:
 
     @property
     def first_bad(self) -> Layer | None:
-        """Return the first layer whose output has an Inf or NaN, None if none has."""
+        """Return the first layer that gives out an Inf or NaN, None if none does."""
         return next((layer for layer in self.layers if layer.infs or layer.nans), None)
 
     def beyond(self, format: str | formats.Format) -> list[Layer]:
-        """Return the layers whose largest magnitude a format cannot hold."""
+        """Return the layers with an output, or a stored number, too large for a format.
+
+        Stored numbers matter as much: a batch norm's variance is the square of what
+        its inputs are, and becomes Inf in the cast itself.
+        """
         most = formats.get(format).max
-        return [layer for layer in self.layers if layer.largest > most]
+        return [x for x in self.layers if x.largest > most or x.stored > most]
 
     def table(self):
         """Return a pandas DataFrame for reading: one row a layer."""
@@ -61,9 +72,11 @@ class Probe:
                 "kind": layer.kind or "-",
                 "weights": layer.weights or "-",
                 "output": layer.output or "-",
-                "largest": "-" if math.isnan(layer.largest) else f"{layer.largest:.4g}",
+                "largest": _short(layer.largest),
                 "NaN": f"{layer.nans:,}",
                 "Inf": f"{layer.infs:,}",
+                "largest stored": _short(layer.stored),
+                "stored NaN, Inf": f"{layer.stored_bad:,}",
             }
             for layer in self.layers
         ]
@@ -81,8 +94,8 @@ def probe(model: nn.Module, *inputs, **named) -> Probe:
 
     To see what will overflow before a model is cast, probe it in FP32 and ask
     ``beyond("FP16")``: once a number is Inf, its size is gone. The run is without
-    gradients, in the model's own train or eval mode, and with the fused attention
-    switched off, which would hide the layers inside.
+    gradients and with the fused attention switched off, which would hide the layers
+    inside. It is in the model's own mode: in train mode batch norm updates itself.
 
     Args:
         inputs, named: what the model is called with.
@@ -95,13 +108,12 @@ def probe(model: nn.Module, *inputs, **named) -> Probe:
     layers, hooks = [], []
 
     def note(name: str, module: nn.Module | None, output) -> None:
-        own = () if module is None else module.parameters(recurse=False)
-        kind = "" if module is None else type(module).__name__
-        layers.append(_layer(name, kind, _formats(own), output))
+        layers.append(_layer(name, module, output))
 
     for name, module in model.named_modules():
         # A container that only passes on what its last layer gave would repeat it.
-        if type(module) in (nn.Sequential, nn.Dropout, nn.Identity):
+        passes_on = isinstance(module, nn.Dropout) and not module.training
+        if passes_on or type(module) in (nn.Sequential, nn.Identity):
             continue
         hook = functools.partial(_noted, note, name or "(output)")
         hooks.append(module.register_forward_hook(hook))
@@ -123,7 +135,7 @@ def kernels(call: Callable[[], object]) -> tuple[str, ...]:
     twice: the first run loads what the second shows. Copies and fills are left out.
     """
     call()
-    if not torch.cuda.is_available():
+    if machine.detect().device != "cuda":
         return ()
     torch.cuda.synchronize()
     activities = [torch.profiler.ProfilerActivity.CUDA]
@@ -142,21 +154,43 @@ def _noted(note, name: str, module: nn.Module, args, output) -> None:
     note(name, module, output)
 
 
-def _layer(name: str, kind: str, weights: str, output) -> Layer:
-    """Sum up what a layer gave out; parts that are no floating tensors have no size."""
+def _layer(name: str, module: nn.Module | None, output) -> Layer:
+    """Sum up a layer; in an output, what is no tensor is passed over."""
     try:
-        found = [tensor.detach() for _, tensor in tensors(output)]
+        found = [tensor for _, tensor in tensors(output)]
     except TypeError:
-        found = []
+        found = [leaf for leaf in tree_leaves(output) if torch.is_tensor(leaf)]
+    kind, weights, own = "", "", []
+    if module is not None:
+        kind = type(module).__name__
+        weights = _formats(module.parameters(recurse=False))
+        own = [*module.parameters(recurse=False), *module.buffers(recurse=False)]
+    stored, *bad = _extent(own)
+    return Layer(
+        name, kind, weights, _formats(found), *_extent(found), stored, sum(bad)
+    )
+
+
+def _extent(found) -> tuple[float, int, int]:
+    """Return the largest finite magnitude of tensors, and how many NaN and Inf."""
     largest, nans, infs = math.nan, 0, 0
     for tensor in found:
+        if not (tensor.is_floating_point() or tensor.is_complex()):
+            continue
+        tensor = tensor.detach()
+        if tensor.itemsize == 1:
+            tensor = tensor.float()  # FP8 can do little but be converted
         nans += int(tensor.isnan().sum())
         infs += int(tensor.isinf().sum())
         finite = tensor[tensor.isfinite()]
         if finite.numel():
             top = float(finite.abs().max())
             largest = top if math.isnan(largest) else max(largest, top)
-    return Layer(name, kind, weights, _formats(found), largest, nans, infs)
+    return largest, nans, infs
+
+
+def _short(magnitude: float) -> str:
+    return "-" if math.isnan(magnitude) else f"{magnitude:.4g}"
 
 
 def _formats(found) -> str:

@@ -42,6 +42,11 @@ class Record:
         sizes = "".join(f", {k}={v}" for k, v in c.get("sizes", {}).items())
         return f"{c['device']}, torch {c['torch']}, {c['date']}{sizes}"
 
+    def __str__(self) -> str:
+        """Write plain numbers on a line behind the label, to print beside one's own."""
+        numbers = (f"{k} {v:.3g}" for k, v in self.data.items() if _is_number(v))
+        return f"Reference: {self.label}\n  {', '.join(numbers)}".rstrip()
+
 
 def reference(name: str, mine: Comparison | dict, **sizes) -> Record:
     """Return the reference machine's run of a measurement; empty if there is no other.
@@ -122,6 +127,10 @@ def side_by_side(mine: Comparison, other: Record | None):
             row[label, "error"] = result.failure or str(result.error or "-")
         rows[name] = row
     return pandas.DataFrame.from_dict(rows, orient="index")
+
+
+def _is_number(value) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _path(name: str, folder: pathlib.Path) -> pathlib.Path:

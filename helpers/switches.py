@@ -6,7 +6,8 @@ inside ``torch.compile``. Everything here writes with the older family alone, th
 one that all releases from 2.6 on have and compile with:
 ``torch.set_float32_matmul_precision`` and ``torch.backends.cudnn.allow_tf32``.
 
-Entering and leaving a block takes tens of microseconds: put it around many calls.
+Entering and leaving a block takes tens of microseconds: put it around many calls. As
+a decorator it covers a function's calls; of a generator, only its creation.
 
 Source: https://docs.pytorch.org/docs/stable/notes/cuda.html, "TensorFloat-32 (TF32) on
 Ampere (and later) devices".
@@ -17,8 +18,9 @@ import contextlib
 import torch
 
 PRECISIONS = ("highest", "high", "medium")
-# The newer family's names for what the older one writes.
-_NEWER = ("cuda.matmul", "mkldnn.matmul", "cudnn.conv", "cudnn.rnn")
+# Where the newer family has an `fp32_precision`: the general ones, then the particular.
+_NEWER = ("", "cudnn", "mkldnn", "cuda.matmul", "cudnn.conv", "cudnn.rnn")
+_NEWER += ("mkldnn.matmul", "mkldnn.conv", "mkldnn.rnn")
 
 
 @contextlib.contextmanager
@@ -27,8 +29,9 @@ def restored():
 
     Also after an exception, and in whichever family they were set; blocks can nest. A
     switch that did not change is not written: a first write would end the state in
-    which ``torch.backends.fp32_precision`` decides. Where the program had made the two
-    families contradict each other, they may agree afterwards; what is in effect stays.
+    which ``torch.backends.fp32_precision`` decides (for cuDNN a block that changed it
+    cannot bring that state back). Where the program had made the two families
+    contradict each other, they may agree afterwards; what is in effect stays.
     """
     before = _read()
     try:
@@ -73,8 +76,8 @@ def tf32(matmul: bool | None = None, cudnn: bool | None = None):
     with restored():
         if matmul is not None:
             _set_matmul("high" if matmul else "highest")
-        if cudnn is not None and _allows_cudnn() != cudnn:
-            torch.backends.cudnn.allow_tf32 = cudnn
+        if cudnn is not None:
+            _set_cudnn(cudnn)
         yield
 
 
@@ -105,7 +108,7 @@ def state() -> dict[str, object]:
     read = _read()
     names = {
         "float32_matmul_precision": "matmul",
-        "cudnn.allow_tf32": "cudnn",
+        "cudnn.allow_tf32": "allow cudnn",
         "mha fast path": "fast path",
     }
     return {name: "mixed" if read[k] is None else read[k] for name, k in names.items()}
@@ -115,7 +118,8 @@ def _read() -> dict[str, object]:
     """Read all switches; None where a family refuses, or is not there (torch < 2.9)."""
     found = {name: getattr(_owner(name), "fp32_precision", None) for name in _NEWER}
     found["matmul"] = _try(torch.get_float32_matmul_precision)
-    found["cudnn"] = _allows_cudnn()
+    found["allow matmul"] = _try(lambda: torch.backends.cuda.matmul.allow_tf32)
+    found["allow cudnn"] = _allows_cudnn()
     found["fast path"] = torch.backends.mha.get_fastpath_enabled()
     return found
 
@@ -125,27 +129,40 @@ def _write(before: dict[str, object]) -> None:
     now = _read()
     if now == before:
         return
-    if before["matmul"] is not None and now["matmul"] != before["matmul"]:
+    if before["matmul"] not in (None, now["matmul"]):
         torch.set_float32_matmul_precision(before["matmul"])
-    if before["cudnn"] is not None and now["cudnn"] != before["cudnn"]:
-        torch.backends.cudnn.allow_tf32 = before["cudnn"]
+    elif before["allow matmul"] not in (None, now["allow matmul"]):
+        torch.backends.cuda.matmul.allow_tf32 = before["allow matmul"]
+    if before["allow cudnn"] not in (None, now["allow cudnn"]):
+        torch.backends.cudnn.allow_tf32 = before["allow cudnn"]
     if now["fast path"] != before["fast path"]:
         torch.backends.mha.set_fastpath_enabled(before["fast path"])
-    now = _read()
-    for name in _NEWER:
-        if now[name] != before[name]:
-            _owner(name).fp32_precision = before[name]
+    for name in _NEWER:  # one by one: a general one changes what the others show
+        owner, value = _owner(name), before[name]
+        if value is not None and owner.fp32_precision != value:
+            owner.fp32_precision = value
 
 
 def _owner(name: str):
     """Return the object in ``torch.backends`` that has ``fp32_precision``, or None."""
-    family, _, operation = name.partition(".")
-    return getattr(getattr(torch.backends, family), operation, None)
+    owner = torch.backends
+    for part in filter(None, name.split(".")):
+        owner = getattr(owner, part, None)
+    return owner
 
 
 def _set_matmul(precision: str) -> None:
     if _try(torch.get_float32_matmul_precision) != precision:
         torch.set_float32_matmul_precision(precision)
+
+
+def _set_cudnn(allowed: bool) -> None:
+    """Write the older family's switch, and what a general newer setting would undo."""
+    if _allows_cudnn() != allowed:
+        torch.backends.cudnn.allow_tf32 = allowed
+    for part in map(_owner, ("cudnn.conv", "cudnn.rnn")):
+        if not allowed and getattr(part, "fp32_precision", None) == "tf32":
+            part.fp32_precision = "ieee"
 
 
 def _allows_cudnn() -> bool | None:

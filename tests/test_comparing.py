@@ -477,6 +477,9 @@ def test_peak_memory_is_silent_and_leaves_the_environment_alone(capfd, monkeypat
     comparing.peak_bytes(lambda: torch.ones(10) + 1)
     assert "KINETO_LOG_LEVEL" not in os.environ
     assert capfd.readouterr().err == ""
+    monkeypatch.setenv("KINETO_LOG_LEVEL", "3")
+    comparing.peak_bytes(lambda: torch.ones(10) + 1)
+    assert os.environ["KINETO_LOG_LEVEL"] == "3"
 
 
 @on_a_cpu

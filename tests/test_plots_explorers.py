@@ -70,7 +70,7 @@ def test_speed_and_error_writes_what_it_must_not_hide(results):
     told = " ".join(words(left) + words(right))
     assert "2×" in told and "no measurable difference" in told
     assert "3 NaN" in told and "failed" in told and "RuntimeError" in told
-    guess = [line for line in left.lines if line.get_markerfacecolor() == "none"]
+    guess = [line for line in left.lines if line.get_markerfacecolor() == "white"]
     assert [line.get_xdata()[0] for line in guess] == [3.0]
     assert left.get_xlim()[0] == 0
     bars = [bar for bar in left.patches if bar.get_fill()]
@@ -324,8 +324,17 @@ def test_bars_begin_at_zero_and_say_their_values():
     assert [t.get_text() for t in ax.get_yticklabels()] == ["FP32", "BF16"]
 
 
-def test_bars_on_a_logarithmic_axis_are_all_in_view():
+def test_bars_draw_their_spread_and_count_in_whole_numbers():
+    ax = plots.bars({"a": 1.0, "b": 2.0}, "t", "x", spread={"a": (0.5, 1.5)})
+    (interval,) = ax.collections[0].get_segments()
+    assert [point[0] for point in interval] == [0.5, 1.5]
+    ax = plots.bars({"a": 0, "b": 3}, "t", "x")
+    assert all(float(tick).is_integer() for tick in ax.get_xticks())
+
+
+def test_dots_on_a_logarithmic_axis_are_all_in_view():
     ax = plots.bars({"a": 1e-3, "b": 1e5}, "t", "x", limit=65504, log=True)
+    assert not ax.patches
     low, high = ax.get_xlim()
     assert low < 1e-3 and high > 1e5 and ax.get_xscale() == "log"
 

@@ -71,8 +71,8 @@ def test_dict_outputs_and_things_that_are_no_tensors():
             return {"scores": x, "words": words, "more": (x * 2, None)}
 
     (first, second, out) = probing.probe(Odd(), torch.ones(2), words="a").layers
-    assert (second.output, out.output) == ("", "")
-    assert math.isnan(out.largest)
+    assert (second.output, out.output) == ("", "FP32")
+    assert math.isnan(second.largest) and out.largest == 2
 
     class Even(nn.Module):
         def forward(self, x):
@@ -91,6 +91,73 @@ def test_a_probe_leaves_the_model_as_it_was_also_after_an_exception():
         probing.probe(model, torch.randn(1, 4, 9))
     assert not any(module._forward_hooks for module in model.modules())
     assert switches.state() == before
+
+
+def test_stored_numbers_are_looked_at_too():
+    model = nn.Sequential(nn.Conv2d(1, 2, 1), nn.BatchNorm2d(2)).eval()
+    model[1].running_var.fill_(1e6)
+    images = torch.ones(1, 1, 2, 2)
+    (_, conv, norm) = probing.probe(model, images).layers
+    assert norm.stored == 1e6 and conv.stored < 2
+    assert (norm.stored_bad, conv.stored_bad) == (0, 0)
+    assert [x.name for x in probing.probe(model, images).beyond("FP16")] == ["1"]
+    half = probing.probe(model.half(), images.half()).layers
+    assert [layer.stored_bad for layer in half] == [0, 0, 2]
+    assert math.isnan(half[0].stored)
+
+
+def test_masks_ids_and_fp8_do_not_stop_a_probe():
+    class Odd(nn.Module):
+        def forward(self, x, mask):
+            return x > 0, x.to(torch.float8_e5m2), mask
+
+    x = torch.tensor([1.0, -3.0])
+    layers = probing.probe(Odd(), x, mask=x > 5).layers
+    assert [layer.output for layer in layers] == ["FP32", "bool", "bool, FP8 E5M2"]
+    assert layers[-1].largest == 3 and math.isnan(layers[1].largest)
+
+
+def test_an_inf_beside_something_else_is_seen():
+    class Talkative(nn.Module):
+        def forward(self, x):
+            return {"words": "a", "scores": x * math.inf}
+
+    assert probing.probe(Talkative(), torch.ones(2)).first_bad.infs == 2
+
+
+def test_dropout_is_looked_at_where_it_acts():
+    model = nn.Sequential(nn.Identity(), nn.Dropout(0.5))
+    x = torch.full((64,), 60_000.0).half()
+    assert probing.probe(model.train(), x).first_bad.kind == "Dropout"
+    assert [x.name for x in probing.probe(model.eval(), x).layers] == ["(input 0)"]
+
+
+def test_the_limit_itself_is_not_beyond_it():
+    probe = probing.probe(Scale(1.0), torch.tensor([65504.0]))
+    assert probe.beyond("FP16") == []
+    assert probing.probe(Scale(1.0), torch.tensor([65505.0])).beyond("FP16")
+
+
+def test_no_gradients_inside():
+    class Watcher(nn.Module):
+        def forward(self, x):
+            assert not torch.is_grad_enabled()
+            return x
+
+    probing.probe(Watcher(), torch.ones(1))
+
+
+def test_kernels_of_a_cpu_are_none():
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    assert probing.kernels(lambda: torch.ones(2) + 1) == ()
+
+
+@pytest.mark.gpu
+def test_kernels_of_a_gpu_in_order():
+    x = torch.ones(1000, device="cuda")
+    first, second = probing.kernels(lambda: (x + 1).exp())
+    assert "add" in first.lower() and "exp" in second.lower()
 
 
 def test_a_function_is_refused():

@@ -59,6 +59,13 @@ def test_reference_stores_only_while_recording(comparison, tmp_path, monkeypatch
     assert not (records.FOLDER / "99").exists()
 
 
+def test_a_record_prints_its_numbers_behind_its_label(tmp_path):
+    records.save("01/data", {"x": 1.5, "ok": True, "deep": {"y": 2}}, tmp_path, n=4)
+    record = records.load("01/data", tmp_path)
+    assert str(record) == f"Reference: {record.label}\n  x 1.5"
+    assert str(records.Record("01/data", {})) == "Reference: no run is stored"
+
+
 def test_side_by_side_lays_both_out(comparison, tmp_path):
     records.save("00/test", comparison, tmp_path)
     other = records.load("00/test", tmp_path)

@@ -28,6 +28,9 @@ def effective():
         except RuntimeError:
             found[name] = "refused"
     if NEWER:
+        found["general"] = torch.backends.fp32_precision
+        for name in ("cudnn", "mkldnn"):
+            found[f"{name}, general"] = getattr(torch.backends, name).fp32_precision
         for owner in (torch.backends.cudnn, torch.backends.mkldnn):
             for part in ("conv", "rnn", "matmul"):
                 if hasattr(owner, part):
@@ -93,6 +96,45 @@ def test_restored_after_the_newer_family_made_a_mix():
 
 
 @needs_newer
+@pytest.mark.parametrize("place", ["", "cudnn", "mkldnn", "mkldnn.conv"])
+def test_general_settings_are_restored_and_do_not_reach_inside(place):
+    owner = torch.backends
+    for part in filter(None, place.split(".")):
+        owner = getattr(owner, part)
+    before = effective()
+    with switches.restored():
+        owner.fp32_precision = "tf32"
+        with switches.tf32(matmul=False, cudnn=False):
+            assert torch.backends.cuda.matmul.fp32_precision != "tf32"
+            assert torch.backends.cudnn.conv.fp32_precision != "tf32"
+            assert torch.backends.cudnn.rnn.fp32_precision != "tf32"
+    assert effective() == before
+
+
+def test_a_program_that_uses_the_older_family_alone_can_still_read_it():
+    code = """
+import torch
+from helpers import switches
+torch.set_float32_matmul_precision("medium")
+torch.backends.cuda.matmul.allow_tf32 = False
+for block in (switches.tf32(matmul=True), switches.matmul_precision("high")):
+    with block:
+        pass
+    print(torch.backends.cuda.matmul.allow_tf32)
+"""
+    assert run(code) == ["False", "False"]
+
+
+def run(code):
+    """Return the words that a fresh Python prints."""
+    command = [sys.executable, "-c", code]
+    root = Path(__file__).parents[1]
+    answer = subprocess.run(command, capture_output=True, text=True, cwd=root)
+    assert answer.returncode == 0, answer.stderr
+    return answer.stdout.split()
+
+
+@needs_newer
 @pytest.mark.parametrize("matmul", ["none", "ieee", "tf32"])
 @pytest.mark.parametrize("conv", ["none", "ieee", "tf32"])
 @pytest.mark.parametrize("rnn", ["none", "ieee", "tf32"])
@@ -121,15 +163,24 @@ def test_the_general_setting_still_decides_afterwards():
     code = """
 import torch
 from helpers import switches
-with switches.tf32(), switches.matmul_precision("highest"):
-    pass
+with switches.tf32(cudnn=True), switches.matmul_precision("highest"):
+    with switches.tf32(matmul=False):
+        pass
 torch.backends.fp32_precision = "tf32"
 print(torch.backends.cuda.matmul.fp32_precision)
 """
-    command = [sys.executable, "-c", code]
-    root = Path(__file__).parents[1]
-    answer = subprocess.run(command, capture_output=True, text=True, cwd=root)
-    assert answer.stdout.split() == ["tf32"], answer.stderr
+    assert run(code) == ["tf32"]
+
+
+@pytest.mark.parametrize("precision", switches.PRECISIONS)
+def test_what_is_set_already_is_not_written(precision, monkeypatch):
+    written = []
+    with switches.matmul_precision(precision):
+        monkeypatch.setattr(torch, "set_float32_matmul_precision", written.append)
+        with switches.matmul_precision(precision), switches.tf32(cudnn=True):
+            pass
+        monkeypatch.undo()
+    assert written == []
 
 
 def test_decorators_work_too():
