@@ -316,7 +316,7 @@ def bars(
                 ax.errorbar(value, row, xerr=gaps, color=DARK, capsize=3)
             paper = {"facecolor": "white", "edgecolor": "none", "pad": 0.3}
             style = {"va": "center", "fontsize": 9, "bbox": paper, "zorder": 1}
-            ax.text(end, row, f"  {said}", **style)
+            ax.text(end, row, f"   {said}", **style)
         tops = (*values.values(), *ghosts.values(), limit or 0)
         tops = [value for value in tops if value > 0] or [1.0]
         if ghosts:
@@ -477,7 +477,7 @@ def speed_and_error(
         left.set_yticks(range(len(names)), names)
         left.set_ylim(len(names) - 0.4, -0.6)
         left.set_xlabel("speedup (higher is faster)")
-        right.set_xlabel("relative error (lower is better)")
+        right.set_xlabel("relative error" + " (lower is better)" * inexact)
         _error_axis(right)
         notes = ["○ your guess"] * bool(guess)
         if left.patches and not all(bar.get_fill() for bar in left.patches):
