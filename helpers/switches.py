@@ -21,11 +21,12 @@ PRECISIONS = ("highest", "high", "medium")
 # Where the newer family has an `fp32_precision`: the general ones, then the particular.
 _NEWER = ("", "cudnn", "mkldnn", "cuda.matmul", "cudnn.conv", "cudnn.rnn")
 _NEWER += ("mkldnn.matmul", "mkldnn.conv", "mkldnn.rnn")
+_TUNING = ("benchmark", "benchmark_limit")
 
 
 @contextlib.contextmanager
 def restored():
-    """Put TF32 and fast-path switches back after the block, whatever it did to them.
+    """Put the switches of this module back after the block, whatever it did to them.
 
     Also after an exception, and in whichever family they were set; blocks can nest. A
     switch that did not change is not written: a first write would end the state in
@@ -99,6 +100,34 @@ def fast_path(enabled: bool):
         yield
 
 
+@contextlib.contextmanager
+def cudnn_benchmark(enabled: bool, limit: int | None = None):
+    """Let cuDNN try its convolution algorithms on new shapes, or forbid it, inside.
+
+    A shape that the process has convolved before keeps the algorithm it got then, in
+    either setting; a block cannot take that back.
+
+    Args:
+        limit: how many algorithms to try at most, 0 for all; None leaves it as it is
+            (PyTorch's default is 10).
+
+    Raises:
+        TypeError: ``enabled`` is neither True nor False, or ``limit`` no integer.
+        ValueError: ``limit`` is negative.
+    """
+    if not isinstance(enabled, bool):
+        raise TypeError(f"enabled={enabled!r}: give True or False")
+    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int)):
+        raise TypeError(f"limit={limit!r}: give an integer, or None")
+    if limit is not None and limit < 0:
+        raise ValueError(f"limit={limit!r}: give 0 for all algorithms, or more")
+    with restored():
+        torch.backends.cudnn.benchmark = enabled
+        if limit is not None:
+            torch.backends.cudnn.benchmark_limit = limit
+        yield
+
+
 def state() -> dict[str, object]:
     """Return what is set now, by the name of the switch.
 
@@ -110,6 +139,8 @@ def state() -> dict[str, object]:
         "float32_matmul_precision": "matmul",
         "cudnn.allow_tf32": "allow cudnn",
         "mha fast path": "fast path",
+        "cudnn.benchmark": "benchmark",
+        "cudnn.benchmark_limit": "benchmark_limit",
     }
     return {name: "mixed" if read[k] is None else read[k] for name, k in names.items()}
 
@@ -121,6 +152,8 @@ def _read() -> dict[str, object]:
     found["allow matmul"] = _try(lambda: torch.backends.cuda.matmul.allow_tf32)
     found["allow cudnn"] = _allows_cudnn()
     found["fast path"] = torch.backends.mha.get_fastpath_enabled()
+    for name in _TUNING:
+        found[name] = getattr(torch.backends.cudnn, name)
     return found
 
 
@@ -137,6 +170,9 @@ def _write(before: dict[str, object]) -> None:
         torch.backends.cudnn.allow_tf32 = before["allow cudnn"]
     if now["fast path"] != before["fast path"]:
         torch.backends.mha.set_fastpath_enabled(before["fast path"])
+    for name in _TUNING:
+        if now[name] != before[name]:
+            setattr(torch.backends.cudnn, name, before[name])
     for name in _NEWER:  # one by one: a general one changes what the others show
         owner, value = _owner(name), before[name]
         if value is not None and owner.fp32_precision != value:

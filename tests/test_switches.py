@@ -18,6 +18,8 @@ CHOICES = list(itertools.product((None, True, False), repeat=2))
 def effective():
     """Return everything that decides precision, as PyTorch itself reports it."""
     found = {"fast path": torch.backends.mha.get_fastpath_enabled()}
+    found["benchmark"] = torch.backends.cudnn.benchmark
+    found["limit"] = torch.backends.cudnn.benchmark_limit
     for name, read in {
         "precision": torch.get_float32_matmul_precision,
         "matmul": lambda: torch.backends.cuda.matmul.allow_tf32,
@@ -79,7 +81,28 @@ def test_restored_whatever_the_block_did():
         torch.set_float32_matmul_precision("medium")
         torch.backends.cudnn.allow_tf32 = not before["cudnn"]
         torch.backends.mha.set_fastpath_enabled(False)
+        torch.backends.cudnn.benchmark = not before["benchmark"]
+        torch.backends.cudnn.benchmark_limit = 3
     assert effective() == before
+
+
+def test_cudnn_benchmark_is_as_asked_inside():
+    for enabled in (True, False):
+        with switches.cudnn_benchmark(enabled):
+            assert torch.backends.cudnn.benchmark == enabled
+            assert torch.backends.cudnn.benchmark_limit == 10
+    with pytest.raises(KeyError), switches.cudnn_benchmark(True, limit=0):
+        assert torch.backends.cudnn.benchmark_limit == 0
+        raise KeyError
+
+
+@pytest.mark.parametrize(
+    "options, error",
+    [((1,), TypeError), ((True, 2.5), TypeError), ((True, -1), ValueError)],
+)
+def test_cudnn_benchmark_refuses_what_it_cannot_use(options, error):
+    with pytest.raises(error, match="give"), switches.cudnn_benchmark(*options):
+        raise AssertionError("not reached")
 
 
 @needs_newer
@@ -210,9 +233,11 @@ def test_state_names_what_is_set():
         "float32_matmul_precision",
         "cudnn.allow_tf32",
         "mha fast path",
+        "cudnn.benchmark",
+        "cudnn.benchmark_limit",
     }
     with switches.tf32(matmul=True, cudnn=False), switches.fast_path(False):
-        assert list(switches.state().values()) == ["high", False, False]
+        assert list(switches.state().values())[:3] == ["high", False, False]
 
 
 @pytest.mark.parametrize("value", ["tf32", "HIGH", "", None, 1])
