@@ -6,7 +6,7 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 NBVAL_TIMEOUT_S = 2000  # nbval's own default
-CELL_TIMEOUT_S = 300
+CELL_TIMEOUT_S = 120
 
 
 def pytest_configure(config):

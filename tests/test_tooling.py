@@ -213,7 +213,7 @@ def test_conftest_bears_pytest_without_nbval(clone, plugins):
     assert "1 passed" in run.stdout, run.stdout + run.stderr
 
 
-@pytest.mark.parametrize("given, chosen", [(2000.0, 300), (400.0, 400.0)])
+@pytest.mark.parametrize("given, chosen", [(2000.0, 120), (300.0, 300.0)])
 def test_cell_timeout_is_the_courses_unless_given(given, chosen):
     path = REPOSITORY / "notebooks" / "conftest.py"
     spec = importlib.util.spec_from_file_location("notebooks_conftest", path)
