@@ -314,9 +314,7 @@ def bars(
                 low, end = spread[name]
                 gaps = [[max(value - low, 0.0)], [max(end - value, 0.0)]]
                 ax.errorbar(value, row, xerr=gaps, color=DARK, capsize=3)
-            paper = {"facecolor": "white", "edgecolor": "none", "pad": 0.3}
-            style = {"va": "center", "fontsize": 9, "bbox": paper, "zorder": 1}
-            ax.text(end, row, f"   {said}", **style)
+            ax.text(end, row, f"   {said}", va="center", fontsize=9)
         tops = (*values.values(), *ghosts.values(), limit or 0)
         tops = [value for value in tops if value > 0] or [1.0]
         if ghosts:
@@ -502,8 +500,7 @@ def _speed_bar(ax, row: int, results: Comparison, name: str, color: str) -> floa
         spread = [[max(gap, 0.0)] for gap in gaps]
         ax.errorbar(ratio.median, row, xerr=spread, color=DARK, capsize=3)
         end = min(ratio.high, 3 * ratio.median)
-    paper = {"facecolor": "white", "edgecolor": "none", "pad": 0.3}
-    ax.text(end, row, f"  {words}", va="center", fontsize=9, bbox=paper, zorder=1)
+    ax.text(end, row, f"  {words}", va="center", fontsize=9)
     return end
 
 
