@@ -11,6 +11,7 @@ __version__ = "0.1.0"
 MODULES = (
     "claims",
     "comparing",
+    "compiling",
     "exercises",
     "explorers",
     "formats",

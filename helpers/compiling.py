@@ -1,0 +1,350 @@
+"""What torch.compile did: whether it works here, what it made, how often it compiled.
+
+``torch.compile`` is lazy and silent. It compiles at the first call, again whenever an
+assumption of the compiled code fails, and from its recompile limit on it runs eager
+without a word on the page. Here that is made visible. The attributes of Dynamo and
+Inductor used here have the same names in torch 2.6 to 2.14; they are not documented.
+
+Source: https://docs.pytorch.org/docs/stable/torch.compiler_troubleshooting.html
+"""
+
+import contextlib
+import dataclasses
+import functools
+import io
+import logging
+import re
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from unittest import mock
+
+import torch
+
+from helpers import machine
+from helpers.comparing import synchronize
+
+# A line of generated code that launches something: a kernel, or a library's function.
+_LAUNCH = r"^ +(?:\w+ = )?((?:cpp|triton)_\w*fused_\w+|multi_kernel_\d+"
+_LAUNCH += r"|extern_kernels\.\w+|torch\.ops\.\w+\.\w+\.\w+)(?:\.run)?\("
+
+
+@functools.cache
+def works() -> machine.Support:
+    """Compile one addition, once in this process; say whether it ran, or why not.
+
+    ``machine.supports("torch.compile")`` looks at versions and compilers; this tries.
+    """
+    static = machine.supports("torch.compile")
+    if not static:
+        return static
+    with fresh():
+        try:
+            generate(lambda x: x + 1, torch.ones(8, device=_device()))
+        except Exception as error:
+            return machine.Support(False, _gist(error))
+    return machine.Support(True, "a small function was compiled, and ran")
+
+
+@functools.cache
+def captures() -> machine.Support:
+    """Say whether Dynamo can capture graphs here; for that it needs no C++ compiler."""
+    counter = Counter()
+    try:
+        torch.compile(lambda x: x + 1, backend=counter)(torch.ones(1))
+    except Exception as error:
+        return machine.Support(False, _gist(error))
+    if not counter.graphs:
+        return machine.Support(False, "torch.compile is switched off: no graph came")
+    return machine.Support(True, "a graph was captured")
+
+
+def refused(call: Callable, **options) -> Callable:
+    """Stand in for ``torch.compile`` where it does not work: what it gives only raises.
+
+    ``compare`` then shows the reason in the row of the compiled variant.
+    """
+
+    def unavailable(*args, **named):
+        raise RuntimeError(works().why)
+
+    return unavailable
+
+
+@contextlib.contextmanager
+def fresh(limit: int = 64):
+    """Compile inside the block as a new process would, and forget it all afterwards.
+
+    Nothing compiled earlier is used, in memory or in the folder of caches. The
+    recompile limit, which all variants of one model in a process share, is ``limit``
+    instead of 8: variants that are compared do not push each other into eager mode.
+    The end of a block within another forgets what the outer one has compiled, too.
+
+    Raises:
+        ValueError: ``limit`` is below 1.
+    """
+    if limit < 1:
+        raise ValueError(f"limit={limit!r}: give 1 or more")
+    torch._dynamo.reset()
+    try:
+        with torch._dynamo.config.patch({limit_name(): limit}), _no_caches():
+            yield
+    finally:
+        torch._dynamo.reset()
+
+
+def limit_name() -> str:
+    """Return the name of the recompile limit in ``torch._dynamo.config``."""
+    renamed = hasattr(torch._dynamo.config, "recompile_limit")  # since torch 2.7
+    return "recompile_limit" if renamed else "cache_size_limit"
+
+
+@contextlib.contextmanager
+def logged():
+    """Collect Dynamo's warnings inside the block, instead of their going to stderr.
+
+    Yields:
+        A list, one line for each warning.
+    """
+    log, lines = logging.getLogger("torch._dynamo"), []
+    collect = logging.Handler(logging.WARNING)
+    collect.emit = lambda record: lines.append(record.getMessage().splitlines()[0])
+    with mock.patch.multiple(log, handlers=[collect], propagate=False):
+        yield lines
+
+
+# ----------------------------------------------------- what was generated, at what cost
+
+
+@dataclasses.dataclass(frozen=True)
+class Code:
+    """Hold what Inductor generated.
+
+    Attributes:
+        kernels: what the generated code launches, in order: kernels, by the operations
+            fused in them, and calls into libraries (``extern_kernels.mm``).
+        bytes_moved: what these read and write, by Inductor's own count; 0 for code that
+            came out of a cache.
+        text: the generated Python and kernels.
+    """
+
+    kernels: tuple[str, ...]
+    bytes_moved: int
+    text: str = dataclasses.field(repr=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class ColdStart:
+    """Hold what it takes until a compiled call is steady.
+
+    Attributes:
+        seconds: the first three calls together. They compile, warm up and, where CUDA
+            graphs are used, record.
+        kept_bytes: GPU memory that stays reserved for it, such as the memory pool of
+            CUDA graphs, which all of a process share; None without a GPU.
+        code: what was generated meanwhile.
+    """
+
+    seconds: float
+    kept_bytes: int | None
+    code: Code
+
+
+def generate(call: Callable, *args, **options) -> Code:
+    """Compile a call without gradients, run it once, and return what was generated.
+
+    Args:
+        call, args: compiled and called as ``call(*args)``.
+        options: for ``torch.compile``, such as ``dynamic=True``.
+
+    Raises:
+        RuntimeError: nothing was generated; the call ran eager.
+    """
+    with fresh(), torch.no_grad(), _watched() as seen:
+        torch.compile(call, **options)(*args)
+    if not seen.texts:
+        raise RuntimeError(
+            f"torch.compile generated nothing for {call!r}: it ran eager"
+        )
+    return seen.code()
+
+
+def cold_start(call: Callable[[], object], isolated: bool = True) -> ColdStart:
+    """Make the first three calls of a compiled callable.
+
+    Args:
+        isolated: without any cache on disk; False finds what the ``fresh`` block has
+            compiled before.
+    """
+    on_gpu = _device() == "cuda"
+    before = _reserved() if on_gpu else 0
+    with (
+        _no_caches() if isolated else contextlib.nullcontext(),
+        _watched() as seen,
+    ):
+        synchronize()
+        start = time.perf_counter()
+        for _ in range(3):
+            call()
+            synchronize()
+        seconds = time.perf_counter() - start - seen.counting_s
+    kept = _reserved() - before if on_gpu else None
+    return ColdStart(seconds, kept, seen.code())
+
+
+@dataclasses.dataclass
+class _Seen:
+    """Collect what Inductor generates, and the seconds spent on counting bytes."""
+
+    texts: list[str] = dataclasses.field(default_factory=list)
+    bytes_moved: int = 0
+    counting_s: float = 0.0
+
+    def code(self) -> Code:
+        # The part that calls the kernels stands behind their definitions.
+        parts = (t.partition("async_compile.wait(globals())")[2] for t in self.texts)
+        launched = re.findall(_LAUNCH, "".join(parts), flags=re.MULTILINE)
+        kernels = tuple(name.removeprefix("torch.ops.") for name in launched)
+        return Code(kernels, self.bytes_moved, "\n".join(self.texts))
+
+
+@contextlib.contextmanager
+def _watched():
+    """Note what Inductor generates inside, and keep autotuning's log off stderr."""
+    from torch._inductor.graph import GraphLowering
+
+    seen, codegen = _Seen(), GraphLowering.codegen
+
+    def counting(graph, *args, **named):
+        generated = codegen(graph, *args, **named)
+        start = time.perf_counter()
+        seen.bytes_moved += graph.count_bytes()[0]
+        seen.counting_s += time.perf_counter() - start
+        return generated
+
+    log = logging.getLogger("torch._inductor")
+    with (
+        mock.patch.object(GraphLowering, "codegen", counting),
+        mock.patch.object(GraphLowering, "save_output_code", seen.texts.append),
+        mock.patch.multiple(log, handlers=[logging.NullHandler()], propagate=False),
+        contextlib.redirect_stderr(io.StringIO()),
+        warnings.catch_warnings(action="ignore"),
+    ):
+        yield seen
+
+
+def graph_launches(call: Callable[[], object]) -> int:
+    """Count the CUDA graphs that a call launches; 0 without a GPU. Calls it twice."""
+    if _device() != "cuda":
+        return 0
+    call()
+    activities = torch.profiler.ProfilerActivity
+    kinds = [activities.CPU, activities.CUDA]
+    with warnings.catch_warnings(action="ignore"):
+        with torch.profiler.profile(activities=kinds) as profile:
+            call()
+            synchronize()
+    return sum(event.name.startswith("cudaGraphLaunch") for event in profile.events())
+
+
+def operations(call: Callable, *args) -> tuple[list[str], list[str]]:
+    """Return the operations that Dynamo captures, and those handed on to Inductor.
+
+    In between, unused results are dropped and operations are decomposed. Nothing is
+    compiled: both graphs run eager. What was compiled before is forgotten.
+    """
+    from torch._dynamo.backends.common import aot_autograd
+    from torch._functorch.aot_autograd import make_boxed_func
+
+    captured, kept = [], []
+
+    def note(graph, inputs, names: list):
+        names += [
+            getattr(node.target, "__name__", str(node.target))
+            for node in graph.graph.nodes
+            if node.op.startswith("call")
+        ]
+        return make_boxed_func(graph.forward)
+
+    lower = aot_autograd(fw_compiler=functools.partial(note, names=kept))
+
+    def backend(graph, inputs):
+        note(graph, inputs, captured)
+        return lower(graph, inputs)
+
+    torch._dynamo.reset()
+    try:
+        with torch.no_grad():
+            torch.compile(call, backend=backend)(*args)
+    finally:
+        torch._dynamo.reset()
+    return captured, kept
+
+
+# ---------------------------------------------------------------- how often it compiled
+
+
+class Counter:
+    """Count graphs instead of compiling them: a backend of ``torch.compile``.
+
+    ``f = Counter().compile(model)`` captures, guards and recompiles as usual; a graph
+    then runs as it was captured, so that counting is quick and needs no compiler.
+
+    Attributes:
+        graphs: how many graphs were captured so far.
+        runs: how many times one of them ran; a call that adds none was eager.
+    """
+
+    def __init__(self):
+        self.graphs = self.runs = 0
+
+    def compile(self, call: Callable, **options) -> Callable:
+        """Return ``torch.compile(call, backend=self)``, having forgotten earlier ones.
+
+        Where Dynamo does not work, see ``captures``, the call as it is.
+        """
+        if not captures():
+            return call
+        torch._dynamo.reset()
+        return torch.compile(call, backend=self, **options)
+
+    def __call__(self, graph, inputs):
+        self.graphs += 1
+
+        def run(*args):
+            self.runs += 1
+            return graph.forward(*args)
+
+        return run
+
+
+# ------------------------------------------------------------------------------ details
+
+
+@contextlib.contextmanager
+def _no_caches():
+    """Give Inductor empty caches inside; PyTorch's own way, renamed in torch 2.8."""
+    from torch._inductor import utils
+
+    empty = getattr(utils, "fresh_cache", None) or utils.fresh_inductor_cache
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        with empty(dir=folder):
+            yield
+
+
+def _reserved() -> int:
+    synchronize()
+    torch.cuda.empty_cache()
+    return torch.cuda.memory_reserved()
+
+
+def _device() -> str:
+    return "cuda" if machine.detect().device == "cuda" else "cpu"
+
+
+def _gist(error: Exception) -> str:
+    words = re.sub(
+        r"\S*/", "", " ".join(str(error).split())
+    )  # no folders of this machine
+    return f"{type(error).__name__}: {words[:160]}"
