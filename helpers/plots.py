@@ -46,6 +46,12 @@ LOOK = {  # name → (color, marker)
     "highest": (GRAY, "o"),
     "high": (ORANGE, "D"),
     "medium": (PURPLE, "s"),
+    "eager": (GRAY, "o"),
+    "compiled": (BLUE, "s"),
+    "default": (BLUE, "s"),
+    "reduce-overhead": (GREEN, "^"),
+    "max-autotune": (VERMILION, "v"),
+    "max-autotune-no-cudagraphs": (ORANGE, "D"),
 }
 SPARE = [(BLUE, "o"), (VERMILION, "s"), (GREEN, "^"), (PURPLE, "D"), (ORANGE, "v")]
 FIELD_TINTS = {"sign": "#F3C9DD", "exponent": "#F9DDA6", "significand": "#BFE3F5"}
@@ -87,9 +93,10 @@ def _axes(ax, height: float = HEIGHT):
 def look(name: str, index: int = 0) -> tuple[str, str]:
     """Return (color, marker) of a format or technique; spare ones by index.
 
-    "BF16, padded" looks like "BF16".
+    "BF16, padded" and "a layer, BF16" look like "BF16".
     """
-    return LOOK.get(name.split(",")[0], SPARE[index % len(SPARE)])
+    known = [LOOK[part] for part in name.split(", ") if part in LOOK]
+    return known[0] if known else SPARE[index % len(SPARE)]
 
 
 # ----------------------------------------------------------------------- number formats
@@ -235,8 +242,8 @@ def lines(
         dots: draw a dot for each value and no line between.
         log: the axes that are logarithmic: "", "x", "y" or "xy".
         predicted: drawn dashed, in the color of the series of the same name.
-        reference: the reference machine's run, dotted; its data are the same ``x``,
-            and series by name.
+        reference: the reference machine's run, dotted; its data are its own ``x``, and
+            series by name, also such as are missing here.
     """
     with _axes(ax) as ax:
         ghosts = {} if reference is None else dict(reference.data)
@@ -258,15 +265,21 @@ def lines(
             if name in ghosts:
                 ghost = {"color": color, "ls": ":", "lw": 1.2, "mfc": "white"}
                 ax.plot(theirs, ghosts[name], marker=marker, ms=5, **ghost)
+        for index, name in enumerate(
+            [n for n in ghosts if n not in series], len(series)
+        ):
+            color, marker = look(name, index)
+            ghost = {"color": color, "marker": marker, "ls": ":", "lw": 1.2, "ms": 5}
+            ax.plot(theirs, ghosts[name], mfc="white", label=name, **ghost)
         if "x" in log:
-            far = [*x, *theirs] if any(name in ghosts for name in series) else x
+            far = [*x, *theirs] if ghosts else x
             _powers_of_two(ax, "x", max(1, round(math.log2(max(far) / min(far)) / 6)))
         if "y" in log:
             ax.set_yscale("log")
             low, high = ax.get_ylim()
             if high < 500 * low:  # less than three decades have too few ticks
                 _powers_of_two(ax, "y", max(1, round(math.log2(high / low) / 6)))
-        if any(name in ghosts for name in series):
+        if ghosts:
             ax.plot([], [], ":", color=DARK, lw=1.2, label=reference.label)
         ax.set(title=title, xlabel=xlabel, ylabel=ylabel)
         ax.legend()
@@ -319,7 +332,8 @@ def bars(
         tops = [value for value in tops if value > 0] or [1.0]
         if ghosts:
             label = f"dotted outline: {reference.label}"
-            ax.bar(0, 0, fill=False, edgecolor=DARK, ls=":", label=label)
+            nothing = {"fill": False, "edgecolor": DARK, "ls": ":", "height": 0}
+            ax.barh(0, 0, **nothing, label=label)
         if limit is not None:
             ax.axvline(limit, color=DARK, ls="--", lw=1.2, label=limit_label)
         if limit_label or ghosts:
@@ -330,7 +344,7 @@ def bars(
             ax.set_xlim(min(tops) / 3, max(tops) * (max(tops) / min(tops)) ** 0.35)
         else:
             ax.set_xlim(0, max(tops) * 1.35)
-            if all(isinstance(value, int) for value in values.values()):
+            if values and all(isinstance(value, int) for value in values.values()):
                 ax.xaxis.set_major_locator(MaxNLocator(integer=True))
         ax.set_yticks(range(len(names)), names)
         ax.set_ylim(len(names) - 0.4, -0.6)
