@@ -1,5 +1,6 @@
 """The folded answers of every notebook are pasted in, and must be right."""
 
+import ast
 import re
 from pathlib import Path
 
@@ -12,7 +13,10 @@ PATHS = sorted((Path(__file__).parents[1] / "notebooks").glob("[0-9][0-9]_*.ipyn
 
 
 def parts_of(notebook):
-    """Return the code before the first guess, and (exercise, answer) pairs."""
+    """Return the code before the first guess, and (exercise, answer) pairs.
+
+    Functions of later cells, where an exercise names one, count as code before.
+    """
     cells = notebook.cells
     code = [cell.source for cell in cells if cell.cell_type == "code"]
     first_guess = next(i for i, source in enumerate(code) if "my_guess" in source)
@@ -21,7 +25,17 @@ def parts_of(notebook):
         answer = re.search(r"<details>.*?```python\n(.+?)```", following.source, re.S)
         if cell.cell_type == "code" and "check(" in cell.source and answer:
             pairs.append((cell.source, answer[1]))
-    return code[:first_guess], pairs
+    before = code[:first_guess]
+    for source in code[first_guess:]:
+        for node in ast.parse(source).body:
+            named = isinstance(node, ast.FunctionDef) and any(
+                re.search(rf"\b{node.name}\b", exercise)
+                for exercise, _ in pairs
+                if exercise != source
+            )
+            if named:
+                before.append(ast.get_source_segment(source, node))
+    return before, pairs
 
 
 @pytest.fixture(params=PATHS, ids=lambda path: path.name)
