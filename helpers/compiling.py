@@ -1,9 +1,10 @@
 """What torch.compile did: whether it works here, what it made, how often it compiled.
 
 ``torch.compile`` is lazy and silent. It compiles at the first call, again whenever an
-assumption of the compiled code fails, and from its recompile limit on it runs eager
-without a word on the page. Here that is made visible. The attributes of Dynamo and
-Inductor used here have the same names in torch 2.6 to 2.14; they are not documented.
+assumption of the compiled code fails, and from its recompile limit on it runs what is
+new eager, with one line in the log. Here that is made visible. The attributes of
+Dynamo and Inductor used here have the same names in torch 2.6 to 2.14; they are not
+documented.
 
 Source: https://docs.pytorch.org/docs/stable/torch.compiler_troubleshooting.html
 """
@@ -142,7 +143,7 @@ class ColdStart:
         seconds: the first three calls together. They compile, warm up and, where CUDA
             graphs are used, record.
         kept_bytes: GPU memory that stays reserved for it, such as the memory pool of
-            CUDA graphs, which all of a process share; None without a GPU.
+            CUDA graphs, which those that live together share; None without a GPU.
         code: what was generated meanwhile.
     """
 
@@ -344,7 +345,6 @@ def _device() -> str:
 
 
 def _gist(error: Exception) -> str:
-    words = re.sub(
-        r"\S*/", "", " ".join(str(error).split())
-    )  # no folders of this machine
+    words = " ".join(str(error).split())
+    words = re.sub(r"\S*[/\\]", "", words)  # no folders of this machine
     return f"{type(error).__name__}: {words[:160]}"
