@@ -40,11 +40,13 @@ def works() -> machine.Support:
     static = machine.supports("torch.compile")
     if not static:
         return static
-    with fresh():
+    with fresh(), _watched() as seen:
         try:
-            generate(lambda x: x + 1, torch.ones(8, device=_device()))
+            torch.compile(lambda x: x + 1)(torch.ones(8, device=_device()))
         except Exception as error:
             return machine.Support(False, _gist(error))
+    if not seen.texts:
+        return machine.Support(False, "torch.compile is switched off: it ran eager")
     return machine.Support(True, "a small function was compiled, and ran")
 
 
@@ -254,6 +256,9 @@ def operations(call: Callable, *args) -> tuple[list[str], list[str]]:
 
     In between, unused results are dropped and operations are decomposed. Nothing is
     compiled: both graphs run eager. What was compiled before is forgotten.
+
+    Args:
+        call, args: called once as ``call(*args)``, without gradients.
     """
     from torch._dynamo.backends.common import aot_autograd
     from torch._functorch.aot_autograd import make_boxed_func
