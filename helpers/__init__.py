@@ -15,6 +15,7 @@ MODULES = (
     "exercises",
     "explorers",
     "formats",
+    "graphs",
     "machine",
     "models",
     "plots",
