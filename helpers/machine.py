@@ -196,6 +196,53 @@ def native_formats(machine: Machine | None = None) -> tuple[str, ...]:
     return tuple(what for what in FORMATS if supports(what, machine))
 
 
+def attention(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, **options
+) -> dict[str, Support]:
+    """Try each attention back end on these inputs; return which ran, and why not.
+
+    A refusal's reason is PyTorch's own, which it gives in warnings; where it gives
+    none, as on a CPU, it is this module's.
+
+    Args:
+        query, key, value: (batch, heads, tokens, head dimension), on this machine.
+        options: further arguments of
+            ``torch.nn.functional.scaled_dot_product_attention``.
+
+    Returns:
+        "flash", "efficient", "cuDNN" and "math" → ``Support``.
+    """
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    answers, sdpa = {}, torch.nn.functional.scaled_dot_product_attention
+    for kind in (what.removesuffix(" attention") for what in ATTENTION):
+        name = "MATH" if kind == "math" else f"{kind.upper()}_ATTENTION"
+        with warnings.catch_warnings(record=True) as said, torch.no_grad():
+            warnings.simplefilter("always")
+            try:
+                with sdpa_kernel(getattr(SDPBackend, name)):
+                    sdpa(query, key, value, **options)
+                answers[kind] = Support(True, "it ran")
+            except RuntimeError as error:
+                why = _refusal(kind, [str(warning.message) for warning in said])
+                general = supports(f"{kind} attention")
+                why = why or ("" if general else general.why) or _gist(error)
+                answers[kind] = Support(False, why)
+    return answers
+
+
+def _refusal(kind: str, said: list[str]) -> str:
+    """Return why a back end refused: the warning after the one that names it."""
+    heading = re.compile(r"(.+) kernel not used because", re.IGNORECASE)
+    named = ""
+    for words in said:
+        if found := heading.match(words):
+            named = found[1].casefold()
+        elif kind.casefold() in named:
+            return re.split(r" \((?:Triggered|function)", words)[0]
+    return ""
+
+
 def free_bytes(machine: Machine | None = None) -> int:
     """Return the bytes that are free now: the GPU's, else the RAM that is available.
 

@@ -538,3 +538,67 @@ def test_answers_agree_with_a_real_gpu():
             with torch.nn.attention.sdpa_kernel(back_end):
                 torch.nn.functional.scaled_dot_product_attention(query, query, query)
     torch.cuda.synchronize()
+
+
+# ------------------------------------------------------------------------ attention
+
+
+def qkv(device="cpu", dtype=torch.float32, tokens=16, width=32):
+    shape = (3, 1, 2, tokens, width)
+    return torch.randn(shape, device=device, dtype=dtype).unbind()
+
+
+def test_every_back_end_answers_with_a_reason():
+    found = machine.detect()
+    device = "cuda" if found.device == "cuda" else "cpu"
+    answers = machine.attention(*qkv(device))
+    assert list(answers) == ["flash", "efficient", "cuDNN", "math"]
+    assert answers["math"]
+    assert all(answer.why for answer in answers.values())
+    if device == "cpu":
+        assert answers["flash"]
+        assert "needs an NVIDIA" in answers["cuDNN"].why
+
+
+def test_asking_leaves_the_back_ends_switched_as_they_were(recwarn):
+    before = torch.backends.cuda.flash_sdp_enabled()
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        machine.attention(*(x.to("cpu") for x in qkv()))
+        assert not torch.backends.cuda.flash_sdp_enabled()
+    assert torch.backends.cuda.flash_sdp_enabled() == before
+    assert not recwarn
+
+
+def test_the_reason_is_the_one_that_follows_the_back_ends_name():
+    said = [
+        "Memory efficient kernel not used because: (Triggered internally at a.cpp:1.)",
+        "Memory Efficient attention has been runtime disabled. (Triggered internally)",
+        "Flash attention kernel not used because: (Triggered internally at a.cpp:2.)",
+        "Flash Attention does not support non-null attn_mask. (Triggered internally)",
+        "CuDNN attention kernel not used because: (Triggered internally at a.cpp:3.)",
+        "head_dim should be no more than 256 (function check)",
+    ]
+    assert machine._refusal("flash", said).endswith(
+        "does not support non-null attn_mask."
+    )
+    assert machine._refusal("cuDNN", said) == "head_dim should be no more than 256"
+    assert machine._refusal("efficient", said).endswith("been runtime disabled.")
+    assert machine._refusal("flash", []) == ""
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(
+    machine.detect().device == "cuda" and not machine.supports("flash attention"),
+    reason="this GPU has no flash attention",
+)
+def test_a_gpus_refusals_are_pytorchs_own_words():
+    mask = torch.ones(16, 16, dtype=torch.bool, device="cuda")
+    half = qkv("cuda", torch.float16)
+    assert all(machine.attention(*half).values())
+    assert "attn_mask" in machine.attention(*half, attn_mask=mask)["flash"].why
+    single = machine.attention(*qkv("cuda"))
+    assert "Got Query dtype: float" in single["flash"].why
+    assert "Got Query dtype: float" in single["cuDNN"].why
+    assert single["efficient"] and single["math"]
+    wide = machine.attention(*qkv("cuda", torch.float16, width=264))
+    assert "256" in wide["flash"].why
