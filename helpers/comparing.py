@@ -363,7 +363,7 @@ def peak_bytes(call: Callable) -> int | None:
         return None
     activities = [torch.profiler.ProfilerActivity.CPU]
     with (
-        _quiet_profiler(),
+        quiet_profiler(),
         torch.profiler.profile(activities=activities, profile_memory=True) as profile,
     ):
         call()
@@ -376,8 +376,8 @@ def peak_bytes(call: Callable) -> int | None:
 
 
 @contextlib.contextmanager
-def _quiet_profiler():
-    """Keep the profiler and its library, which reads a log level, from stderr."""
+def quiet_profiler():
+    """Keep `torch.profiler` and its library, which reads a log level, from stderr."""
     name = "KINETO_LOG_LEVEL"
     before = os.environ.get(name)
     os.environ[name] = before or "99"

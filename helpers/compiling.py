@@ -12,6 +12,7 @@ Source: https://docs.pytorch.org/docs/stable/torch.compiler_troubleshooting.html
 import contextlib
 import dataclasses
 import functools
+import importlib
 import io
 import logging
 import re
@@ -24,7 +25,7 @@ from unittest import mock
 import torch
 
 from helpers import machine
-from helpers.comparing import synchronize
+from helpers.comparing import quiet_profiler, synchronize
 
 # A line of generated code that launches something: a kernel, or a library's function.
 _LAUNCH = r"^ +(?:\w+ = )?((?:cpp|triton)_\w*fused_\w+|multi_kernel_\d+"
@@ -239,16 +240,47 @@ def _watched():
 
 def graph_launches(call: Callable[[], object]) -> int:
     """Count the CUDA graphs that a call launches; 0 without a GPU. Calls it twice."""
-    if _device() != "cuda":
-        return 0
     call()
-    activities = torch.profiler.ProfilerActivity
-    kinds = [activities.CPU, activities.CUDA]
-    with warnings.catch_warnings(action="ignore"):
-        with torch.profiler.profile(activities=kinds) as profile:
-            call()
-            synchronize()
-    return sum(event.name.startswith("cudaGraphLaunch") for event in profile.events())
+    return launches(call)[1]
+
+
+def launches(call: Callable[[], object]) -> tuple[int, int]:
+    """Count what one run of a call launches: kernels one by one, and CUDA graphs.
+
+    Both are 0 without a GPU. Where the call records a graph, that counts as launching.
+    """
+    if _device() != "cuda":
+        call()
+        return 0, 0
+    kinds = torch.profiler.ProfilerActivity
+    activities = [kinds.CPU, kinds.CUDA]
+    with quiet_profiler(), torch.profiler.profile(activities=activities) as profile:
+        call()
+        synchronize()
+    names = [event.name for event in profile.events()]
+    kernels = sum(name.startswith(("cudaLaunchK", "cuLaunchK")) for name in names)
+    return kernels, sum(name.startswith("cudaGraphLaunch") for name in names)
+
+
+@contextlib.contextmanager
+def graph_skips():
+    """Collect why Inductor runs something inside the block without a CUDA graph.
+
+    It only logs that, and by default not even that: see ``TORCH_LOGS=cudagraphs`` (in
+    torch 2.6 to 2.11 ``perf_hints``).
+
+    Yields:
+        A list, one reason for each graph that was skipped. What stayed out of a graph
+        altogether, because Dynamo left it eager, is not in it.
+    """
+    reasons, name = [], "log_cudagraph_skip_and_bump_counter"
+    with contextlib.ExitStack() as patches:
+        for module in ("output_code", "cudagraph_trees", "compile_fx"):
+            place = importlib.import_module(f"torch._inductor.{module}")
+            if hasattr(place, name):
+                note = functools.partial(_note_skip, reasons)
+                patches.enter_context(mock.patch.object(place, name, note))
+        yield reasons
 
 
 def operations(call: Callable, *args) -> tuple[list[str], list[str]]:
@@ -343,6 +375,11 @@ def _reserved() -> int:
     synchronize()
     torch.cuda.empty_cache()
     return torch.cuda.memory_reserved()
+
+
+def _note_skip(reasons: list[str], message: str) -> None:
+    first = message.splitlines()[0].removeprefix("skipping cudagraphs due to ")
+    reasons.append(first.split(". Found from")[0])
 
 
 def _device() -> str:

@@ -17,6 +17,28 @@ class SimpleModel(nn.Module):
         return self.linear2(self.relu(self.linear1(x)))
 
 
+class OptimizedTransformerLayer(nn.Module):
+    """Guide 2's transformer layer: (batch, tokens, width) → the same.
+
+    As the guide has it: a new one is in train mode and drops out.
+    """
+
+    def __init__(self, d_model: int, nhead: int):
+        super().__init__()
+        self.self_attn = nn.MultiheadAttention(d_model, nhead, batch_first=True)
+        self.linear1 = nn.Linear(d_model, d_model * 4)
+        self.linear2 = nn.Linear(d_model * 4, d_model)
+        self.norm1 = nn.LayerNorm(d_model)
+        self.norm2 = nn.LayerNorm(d_model)
+        self.dropout = nn.Dropout(0.1)
+
+    def forward(self, src: torch.Tensor) -> torch.Tensor:
+        attn_output, _ = self.self_attn(src, src, src, need_weights=False)
+        src = self.norm1(src + self.dropout(attn_output))
+        ff_output = self.linear2(torch.relu(self.linear1(src)))
+        return self.norm2(src + self.dropout(ff_output))
+
+
 class DigitsNet(nn.Sequential):
     """A small CNN with batch norm: images (n, 1, 8, 8) → scores (n, 10)."""
 

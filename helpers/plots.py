@@ -52,6 +52,13 @@ LOOK = {  # name → (color, marker)
     "reduce-overhead": (GREEN, "^"),
     "max-autotune": (VERMILION, "v"),
     "max-autotune-no-cudagraphs": (ORANGE, "D"),
+    "written out": (BLACK, "x"),
+    "math": (GRAY, "o"),
+    "efficient": (SKY, "s"),
+    "flash": (VERMILION, "v"),
+    "cuDNN": (GREEN, "P"),
+    "by hand": (GREEN, "^"),
+    "graph": (GREEN, "^"),
 }
 SPARE = [(BLUE, "o"), (VERMILION, "s"), (GREEN, "^"), (PURPLE, "D"), (ORANGE, "v")]
 FIELD_TINTS = {"sign": "#F3C9DD", "exponent": "#F9DDA6", "significand": "#BFE3F5"}
@@ -234,6 +241,7 @@ def lines(
     dots: bool = False,
     predicted: Mapping[str, Sequence[float]] | None = None,
     reference: Record | None = None,
+    guides: Mapping[str, Sequence[float]] | None = None,
     ax=None,
 ):
     """Draw quantities against a sweep; ``truth`` is the dashed dark line.
@@ -244,12 +252,17 @@ def lines(
         predicted: drawn dashed, in the color of the series of the same name.
         reference: the reference machine's run, dotted; its data are its own ``x``, and
             series by name, also such as are missing here.
+        guides: slopes to read the others by, thin and gray, named at their ends.
     """
     with _axes(ax) as ax:
         ghosts = {} if reference is None else dict(reference.data)
         theirs = ghosts.pop("x", ())
         if truth is not None:
             ax.plot(x, truth, color=DARK, ls="--", lw=1.5, label=truth_label)
+        for name, y in (guides or {}).items():
+            ax.plot(x, y, color=GRAY, ls="-.", lw=1)
+            place = {"xytext": (4, 0), "textcoords": "offset points", "va": "center"}
+            ax.annotate(name, (x[-1], y[-1]), color=GRAY, fontsize=9, **place)
         for index, (name, y) in enumerate(series.items()):
             color, marker = look(name, index)
             step = max(1, len(x) // 8)
@@ -393,6 +406,29 @@ def plane(
         ax.set_yscale("log")
         ax.margins(0.18)
         ax.set(title=title, xlabel=xlabel, ylabel="relative error (lower is better)")
+    return ax
+
+
+def timeline(rows: Mapping[str, Sequence[tuple[float, float]]], title: str, ax=None):
+    """Draw when a GPU worked: one row a run, one bar a kernel, gaps where it waited.
+
+    Args:
+        rows: name → (start, duration) of each kernel, seconds from the run's first.
+    """
+    with _axes(ax, height=0.5 * len(rows) + 1.1) as ax:
+        far = max(start + long for spans in rows.values() for start, long in spans)
+        for row, (name, spans) in enumerate(rows.items()):
+            color, _ = look(name, row)
+            bars = [(start * 1e6, long * 1e6) for start, long in spans]
+            ax.broken_barh(bars, (row - 0.3, 0.6), color=color, lw=0)
+            ends = max(start + long for start, long in spans)
+            busy = sum(long for _, long in spans) / ends
+            words = f" {len(spans)} kernels in {show_seconds(ends)},\n busy {busy:.0%}"
+            ax.text(ends * 1e6, row, words, va="center", fontsize=9)
+        ax.set_yticks(range(len(rows)), list(rows))
+        ax.set_ylim(len(rows) - 0.5, -0.5)
+        ax.set_xlim(-0.02e6 * far, far * 1.35e6)  # the first bar beside the axis
+        ax.set(title=title, xlabel="microseconds since the first kernel began")
     return ax
 
 
@@ -572,7 +608,7 @@ def roofline(
         roof = np.minimum(x * peaks.bytes_per_s, top)
         ax.plot(x, roof, color=DARK, ls="--", lw=1.5)
         for index, (name, (work, seconds)) in enumerate(points.items()):
-            color, marker = SPARE[index % len(SPARE)]
+            color, marker = look(name, index)
             rates.append(work.all_flops / seconds)
             launch = work.all_flops / (work.ops * peaks.op_s)
             ceiling = min(work.intensity * peaks.bytes_per_s, top)

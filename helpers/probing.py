@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import math
-import warnings
 from collections.abc import Callable
 
 import torch
@@ -11,7 +10,9 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from helpers import formats, machine, switches
-from helpers.comparing import tensors
+from helpers.comparing import quiet_profiler, synchronize, tensors
+
+TIMELINE_CALLS = 20  # before the profiler's own start-up no longer shows
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,18 +136,61 @@ def kernels(call: Callable[[], object]) -> tuple[str, ...]:
     twice: the first run loads what the second shows. Copies and fills are left out.
     """
     call()
-    if machine.detect().device != "cuda":
-        return ()
-    torch.cuda.synchronize()
-    activities = [torch.profiler.ProfilerActivity.CUDA]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of what it does not keep between cycles
-        with torch.profiler.profile(activities=activities) as p:
-            call()
-            torch.cuda.synchronize()
-    events = sorted(p.events(), key=lambda event: event.time_range.start)
-    names = [e.name for e in events if e.device_type.name == "CUDA"]
+    names = [event.name for event in _events(call, "CUDA")]
     return tuple(n for n in names if not n.startswith(("Memset", "Memcpy")))
+
+
+def operators(call: Callable[[], object]) -> tuple[str, ...]:
+    """Return the names of PyTorch's operators that a call ran, in order: "aten::mm".
+
+    An operator stands before those that it is made of. ``call`` runs once.
+    """
+    return tuple(e.name for e in _events(call, "CPU") if "::" in e.name)
+
+
+@dataclasses.dataclass(frozen=True)
+class Kernel:
+    """Hold when a GPU kernel ran: seconds from the start of the call's first one."""
+
+    name: str
+    start_s: float
+    seconds: float
+
+
+def timeline(call: Callable[[], object]) -> tuple[Kernel, ...]:
+    """Return when each GPU kernel, copy and fill of one call ran; () without a GPU.
+
+    ``call`` runs twenty times, each of which must launch as many, and the last is
+    returned: the profiler makes the first launches slow. It slows the others, too.
+    """
+
+    def repeated():
+        for _ in range(TIMELINE_CALLS):
+            call()
+            synchronize()
+
+    events = _events(repeated, "CUDA")
+    first = len(events) - len(events) // TIMELINE_CALLS
+    start = events[first].time_range.start if events else 0
+    return tuple(
+        Kernel(
+            e.name, (e.time_range.start - start) / 1e6, e.time_range.elapsed_us() / 1e6
+        )
+        for e in events[first:]
+    )
+
+
+def _events(call: Callable[[], object], device: str) -> list:
+    """Profile a call on the "CPU" or on the GPU, "CUDA"; return what ran, in order."""
+    if device == "CUDA" and machine.detect().device != "cuda":
+        return []
+    synchronize()
+    activities = [getattr(torch.profiler.ProfilerActivity, device)]
+    with quiet_profiler(), torch.profiler.profile(activities=activities) as profile:
+        call()
+        synchronize()
+    found = [e for e in profile.events() if e.device_type.name == device]
+    return sorted(found, key=lambda event: event.time_range.start)
 
 
 def _noted(note, name: str, module: nn.Module, args, output) -> None:

@@ -357,3 +357,27 @@ def test_plane_without_a_reference():
     empty = records.Record("00/x", {"note": "this run"})
     ax = plots.plane({"FP32": (1.0, 1e-6)}, "t", "speed", empty)
     assert ax.get_legend() is None
+
+
+def test_a_timeline_has_a_bar_per_kernel_and_says_how_busy():
+    rows = {"eager": [(0.0, 1e-6), (9e-6, 1e-6)], "graph": [(0.0, 1e-6), (1e-6, 1e-6)]}
+    ax = plots.timeline(rows, "When the GPU worked")
+    spans = [path.get_extents() for c in ax.collections for path in c.get_paths()]
+    assert [(round(s.x0, 3), round(s.x1, 3)) for s in spans] == [
+        (0, 1),
+        (9, 10),
+        (0, 1),
+        (1, 2),
+    ]
+    words = " ".join(text.get_text() for text in ax.texts)
+    assert "2 kernels in 10 µs" in words and "busy 20%" in words
+    assert "busy 100%" in words
+
+
+def test_guides_are_drawn_and_named_at_their_ends():
+    series, guides = {"a": [1, 4]}, {"×4": [2, 8]}
+    ax = plots.lines([1, 2], series, "t", "x", "y", guides=guides)
+    gray = [line for line in ax.lines if line.get_linestyle() == "-."]
+    assert [list(line.get_ydata()) for line in gray] == [[2, 8]]
+    assert [text.get_text() for text in ax.texts] == ["×4"]
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["a"]

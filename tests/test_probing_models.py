@@ -206,3 +206,43 @@ def test_training_learns_and_repeats():
     with torch.inference_mode():
         right = (model(test_images).argmax(1) == test_labels).float().mean()
     assert right < 0.3
+
+
+def test_operators_are_named_in_order_and_the_call_runs_once():
+    x, ran = torch.randn(4, 4), []
+
+    def call():
+        ran.append(1)
+        return torch.relu(x @ x)
+
+    names = probing.operators(call)
+    assert ran == [1]
+    assert [n for n in names if n in ("aten::mm", "aten::relu")] == [
+        "aten::mm",
+        "aten::relu",
+    ]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_without_a_gpu_there_is_no_timeline():
+    assert probing.timeline(lambda: torch.ones(3) + 1) == ()
+
+
+@pytest.mark.gpu
+def test_a_timeline_has_each_kernel_once_in_order():
+    x = torch.randn(64, 64, device="cuda")
+    found = probing.timeline(lambda: (x + 1).mul_(2).sub_(3))
+    assert len(found) == 3
+    assert found[0].start_s == 0
+    ends = [kernel.start_s + kernel.seconds for kernel in found]
+    assert all(kernel.seconds > 0 for kernel in found)
+    assert all(b.start_s >= a for a, b in zip(ends, found[1:], strict=False))
+
+
+def test_the_guides_layer_drops_out_until_it_is_told_not_to():
+    torch.manual_seed(0)
+    layer, x = models.OptimizedTransformerLayer(32, 4), torch.randn(2, 5, 32)
+    assert not torch.equal(layer(x), layer(x))
+    layer.eval()
+    assert layer(x).shape == x.shape
+    assert torch.equal(layer(x), layer(x))
