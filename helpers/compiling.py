@@ -241,10 +241,10 @@ def _watched():
 def graph_launches(call: Callable[[], object]) -> int:
     """Count the CUDA graphs that a call launches; 0 without a GPU. Calls it twice."""
     call()
-    return launches(call)[1]
+    return count_launches(call)[1]
 
 
-def launches(call: Callable[[], object]) -> tuple[int, int]:
+def count_launches(call: Callable[[], object]) -> tuple[int, int]:
     """Count what one run of a call launches: kernels one by one, and CUDA graphs.
 
     Both are 0 without a GPU. Where the call records a graph, that counts as launching.
@@ -266,20 +266,27 @@ def launches(call: Callable[[], object]) -> tuple[int, int]:
 def graph_skips():
     """Collect why Inductor runs something inside the block without a CUDA graph.
 
-    It only logs that, and by default not even that: see ``TORCH_LOGS=cudagraphs`` (in
-    torch 2.6 to 2.11 ``perf_hints``).
+    It only logs that, with more under ``TORCH_LOGS=cudagraphs`` (in older releases
+    ``perf_hints``).
 
     Yields:
-        A list, one reason for each graph that was skipped. What stayed out of a graph
-        altogether, because Dynamo left it eager, is not in it.
+        A list, each reason once. What stayed out of a graph altogether, because Dynamo
+        left it eager, is not in it.
+
+    Raises:
+        RuntimeError: this torch has no place to listen at.
     """
     reasons, name = [], "log_cudagraph_skip_and_bump_counter"
     with contextlib.ExitStack() as patches:
+        listening = False
         for module in ("output_code", "cudagraph_trees", "compile_fx"):
             place = importlib.import_module(f"torch._inductor.{module}")
             if hasattr(place, name):
-                note = functools.partial(_note_skip, reasons)
+                note = functools.partial(_note_skip, reasons, getattr(place, name))
                 patches.enter_context(mock.patch.object(place, name, note))
+                listening = True
+        if not listening:
+            raise RuntimeError(f"torch {torch.__version__} does not say what it skips")
         yield reasons
 
 
@@ -377,9 +384,12 @@ def _reserved() -> int:
     return torch.cuda.memory_reserved()
 
 
-def _note_skip(reasons: list[str], message: str) -> None:
-    first = message.splitlines()[0].removeprefix("skipping cudagraphs due to ")
-    reasons.append(first.split(". Found from")[0])
+def _note_skip(reasons: list[str], original: Callable, message: str) -> None:
+    words = re.sub(r"^(?:skipp|disabl)ing cudagraphs? due to ", "", message)
+    words = words.partition("\n")[0].partition(". Found from")[0]
+    if words not in reasons:
+        reasons.append(words)
+    original(message)
 
 
 def _device() -> str:

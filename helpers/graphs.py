@@ -24,12 +24,17 @@ from helpers import machine
 class Captured:
     """Hold a captured call; call it as the original, with inputs of the same shapes.
 
+    It reads the weights where they lay at the capture: a change in place is seen, new
+    tensors in their stead (``model.half()``) are not. Where the original changes an
+    input, the graph's own buffer is changed.
+
     Attributes:
-        call: what was captured. It is kept because the graph reads its weights.
+        call: what was captured, kept for the sake of its weights.
         graph: PyTorch's ``CUDAGraph``.
         inputs: the graph's own input buffers.
         output: what the capture returned; each replay overwrites its tensors.
-        pool_bytes: GPU memory that is reserved for the output and all between.
+        pool_bytes: GPU memory that stays reserved for it: the output, all between, and
+            the workspace of the matrix library.
     """
 
     call: Callable
@@ -39,18 +44,19 @@ class Captured:
     pool_bytes: int
 
     def __call__(self, *inputs: torch.Tensor):
-        """Copy the inputs in, replay, and return a copy of the output.
+        """Copy the inputs in, replay, and return a copy of the output, no gradients.
 
         Raises:
             ValueError: there are more or fewer inputs than captured, or one differs in
                 shape, dtype or device; nothing was replayed.
         """
-        asked, captured = _words(inputs), _words(self.inputs)
-        if asked != captured:
-            raise ValueError(f"captured for {captured}, called with {asked}")
-        for mine, new in zip(self.inputs, inputs, strict=True):
-            mine.copy_(new)
-        return tree_map_only(torch.Tensor, torch.clone, self.replay())
+        if [_kind(x) for x in inputs] != [_kind(x) for x in self.inputs]:
+            words = f"captured for {_words(self.inputs)}, called with {_words(inputs)}"
+            raise ValueError(words)
+        with torch.no_grad():
+            for mine, new in zip(self.inputs, inputs, strict=True):
+                mine.copy_(new)
+            return tree_map_only(torch.Tensor, torch.clone, self.replay())
 
     def replay(self):
         """Replay on what is in ``inputs``; the next one overwrites what this gives."""
@@ -65,56 +71,72 @@ def capture(call: Callable, *inputs: torch.Tensor, warmup: int = 3) -> Captured:
     any other tensor lies.
 
     Args:
-        warmup: calls before the capture, in a stream of their own. Libraries set
-            themselves up and choose algorithms there; a capture allows neither.
+        call: returns tensors on the GPU, or tuples, lists and dicts of them. Before the
+            capture it is run ``warmup`` times, with all that it changes elsewhere.
+        inputs: on the current GPU.
+        warmup: 0 or more. Libraries set themselves up and choose algorithms in a first
+            call; a capture allows neither.
 
     Raises:
-        TypeError: an input is not a tensor.
+        TypeError, ValueError: an argument cannot be used; the message quotes it.
         RuntimeError: there is no GPU with CUDA graphs; the call launches nothing on it,
-            or part of its output is no tensor there, and would stay as it is; or it
-            does what a capture does not allow, such as waiting for the GPU. The GPU
-            can then be used as before.
+            or part of its output is not there, and would stay as it is; or it does what
+            a capture does not allow, such as waiting for the GPU. What the failed
+            capture leaves behind in PyTorch is put right.
     """
-    can = machine.supports("CUDA graphs")
-    if not can:
-        raise RuntimeError(can.why)
-    for x in inputs:
-        if not isinstance(x, torch.Tensor):
-            raise TypeError(f"cannot vary {x!r}: give tensors, put the rest in `call`")
-    if torch.is_autocast_enabled() and torch.is_autocast_cache_enabled():
-        raise RuntimeError(
-            "autocast around a capture casts the weights outside of it: put autocast "
-            "inside the call, or give it cache_enabled=False"
-        )
+    _check(call, inputs, warmup)
     main, side = torch.cuda.current_stream(), torch.cuda.Stream()
-    # The stream block: a capture that fails would leave its own stream current.
-    with torch.inference_mode(False), torch.no_grad(), torch.cuda.stream(main):
+    with torch.inference_mode(False), torch.no_grad():
         own = tuple(x.detach().clone() for x in inputs)
+    with torch.no_grad():
         side.wait_stream(main)
-        with torch.cuda.stream(side):
-            for _ in range(warmup):
-                call(*own)
-        main.wait_stream(side)
-        torch.cuda.synchronize()
-        torch.cuda.empty_cache()
-        before, graph = torch.cuda.memory_reserved(), torch.cuda.CUDAGraph()
-        pool = torch.cuda.graph_pool_handle()
         try:
-            with warnings.catch_warnings(), torch.cuda.graph(graph, pool=pool):
-                warnings.filterwarnings("error", message="The CUDA Graph is empty")
-                output = call(*own)
-        except BaseException as error:
-            _clean_up(pool)
-            cause = _first(error)
-            if not isinstance(cause, Exception):
-                raise cause from None  # an interrupt
-            words = str(cause).splitlines() or [type(cause).__name__]
-            raise RuntimeError(f"cannot be captured: {words[0]}") from error
-        pool_bytes = torch.cuda.memory_reserved() - before
-    for x in tree_leaves(output):
-        if x is not None and not (isinstance(x, torch.Tensor) and x.is_cuda):
-            raise RuntimeError(f"cannot be captured: {_words([x])} would never change")
+            with torch.cuda.stream(side):
+                for _ in range(warmup):
+                    call(*own)
+        finally:
+            main.wait_stream(side)
+        graph, output, pool_bytes = _recorded(call, own)
+        for mine, x in zip(own, inputs, strict=True):
+            mine.copy_(x)  # the warm-up may have changed it
+        graph.replay()  # a capture computes nothing: now the output holds an answer
     return Captured(call, graph, own, output, pool_bytes)
+
+
+def _recorded(call: Callable, own: tuple[torch.Tensor, ...]):
+    """Return the graph of a call, its output, and the bytes reserved for it."""
+    torch.cuda.synchronize()
+    torch._C._cuda_clearCublasWorkspaces()  # so that the graph gets one of its own
+    torch.cuda.empty_cache()
+    before, first = torch.cuda.memory_reserved(), None
+    graph, pool = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle()
+    try:
+        # The stream block: a capture that fails would leave its own stream current.
+        with (
+            warnings.catch_warnings(),
+            torch.cuda.stream(torch.cuda.current_stream()),
+            torch.cuda.graph(graph, pool=pool),
+        ):
+            warnings.filterwarnings("error", message="The CUDA Graph is empty")
+            try:
+                output = call(*own)
+            except BaseException as error:
+                first = error  # ending the capture then raises another one
+                raise
+    except BaseException as error:
+        cause = first or error
+        _clean_up(pool)
+        if not isinstance(cause, Exception):
+            raise cause from None  # an interrupt
+        words = str(cause).splitlines() or [type(cause).__name__]
+        raise RuntimeError(f"cannot be captured: {words[0]}") from error
+    finally:
+        torch._C._cuda_clearCublasWorkspaces()  # and nobody else uses that one
+    pool_bytes = torch.cuda.memory_reserved() - before
+    for x in tree_leaves(output):
+        if x is not None and not _is_here(x):
+            raise RuntimeError(f"cannot be captured: {_words([x])} would never change")
+    return graph, output, pool_bytes
 
 
 def _clean_up(pool) -> None:
@@ -135,6 +157,38 @@ def _clean_up(pool) -> None:
         torch.zeros(1, device="cuda")
 
 
+def _check(call, inputs, warmup) -> None:
+    if not callable(call):
+        raise TypeError(f"cannot capture {call!r}: give a callable")
+    if not isinstance(warmup, int) or warmup < 0:
+        raise ValueError(f"warmup={warmup!r}: give a number of calls, 0 or more")
+    for x in inputs:
+        if not isinstance(x, torch.Tensor):
+            raise TypeError(f"cannot vary {x!r}: give tensors, put the rest in `call`")
+    can = machine.supports("CUDA graphs")
+    if not can:
+        raise RuntimeError(can.why)
+    for x in inputs:
+        if not _is_here(x):
+            raise ValueError(f"inputs must be on the current GPU, got {_words([x])}")
+    if torch.cuda.is_current_stream_capturing():
+        raise RuntimeError("a capture is under way: a graph cannot hold another one")
+    if torch.is_autocast_enabled() and torch.is_autocast_cache_enabled():
+        raise RuntimeError(
+            "autocast around a capture casts the weights outside of it: put autocast "
+            "inside the call, or give it cache_enabled=False"
+        )
+
+
+def _is_here(x) -> bool:
+    here = torch.device("cuda", torch.cuda.current_device())
+    return isinstance(x, torch.Tensor) and x.device == here
+
+
+def _kind(x):
+    return (x.shape, x.dtype, x.device) if isinstance(x, torch.Tensor) else x
+
+
 def _words(tensors) -> str:
     parts = (
         f"{tuple(x.shape)} {x.dtype} on {x.device}"
@@ -143,10 +197,3 @@ def _words(tensors) -> str:
         for x in tensors
     )
     return ", ".join(parts) or "no inputs"
-
-
-def _first(error: BaseException) -> BaseException:
-    """Return what was raised first; ending the capture then raises another."""
-    while error.__context__ is not None:
-        error = error.__context__
-    return error

@@ -201,17 +201,23 @@ def attention(
 ) -> dict[str, Support]:
     """Try each attention back end on these inputs; return which ran, and why not.
 
-    A refusal's reason is PyTorch's own, which it gives in warnings; where it gives
-    none, as on a CPU, it is this module's.
+    A refusal's reason is PyTorch's own, which it gives in warnings. Each is run once,
+    without gradients: with them, some refuse more.
 
     Args:
-        query, key, value: (batch, heads, tokens, head dimension), on this machine.
+        query, key, value: (batch, heads, tokens, head dimension).
         options: further arguments of
             ``torch.nn.functional.scaled_dot_product_attention``.
 
     Returns:
         "flash", "efficient", "cuDNN" and "math" → ``Support``.
+
+    Raises:
+        TypeError, ValueError: no back end could take these inputs; the message quotes
+            the shapes.
+        torch.OutOfMemoryError: "math" does not fit into the memory.
     """
+    _check_attention(query, key, value, options)
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     answers, sdpa = {}, torch.nn.functional.scaled_dot_product_attention
@@ -221,14 +227,39 @@ def attention(
             warnings.simplefilter("always")
             try:
                 with sdpa_kernel(getattr(SDPBackend, name)):
-                    sdpa(query, key, value, **options)
+                    output = sdpa(query, key, value, **options)
+                if output.is_cuda:
+                    torch.cuda.synchronize()  # a failure shows here, not later
                 answers[kind] = Support(True, "it ran")
+            except torch.OutOfMemoryError:
+                raise
             except RuntimeError as error:
                 why = _refusal(kind, [str(warning.message) for warning in said])
-                general = supports(f"{kind} attention")
-                why = why or ("" if general else general.why) or _gist(error)
-                answers[kind] = Support(False, why)
+                if not why and query.device.type == "cpu":
+                    why = f"{kind} attention has no kernel for a CPU"
+                answers[kind] = Support(False, why or _gist(error))
     return answers
+
+
+def _check_attention(query, key, value, options: dict) -> None:
+    for x in (query, key, value):
+        if not isinstance(x, torch.Tensor):
+            raise TypeError(f"need three tensors, got {x!r}")
+    shapes = [tuple(x.shape) for x in (query, key, value)]
+    alike = {(x.dtype, x.device, x.shape[:1], x.dim()) for x in (query, key, value)}
+    if len(alike) > 1 or query.dim() != 4 or query.shape[3] != key.shape[3]:
+        kinds = [(str(x.dtype), str(x.device)) for x in (query, key, value)]
+        raise ValueError(
+            "need (batch, heads, tokens, head dimension), query, key and value of one "
+            f"dtype, device, batch and head dimension, got {shapes}, {kinds}"
+        )
+    grouped = options.get("enable_gqa") and not shapes[0][1] % max(shapes[1][1], 1)
+    if shapes[1][1:3] != shapes[2][1:3] or not (
+        grouped or shapes[0][1] == shapes[1][1]
+    ):
+        raise ValueError(f"keys and values need one head per query head, got {shapes}")
+    if options.get("is_causal") and options.get("attn_mask") is not None:
+        raise ValueError("is_causal=True and an attn_mask: give one of them")
 
 
 def _refusal(kind: str, said: list[str]) -> str:

@@ -414,7 +414,13 @@ def timeline(rows: Mapping[str, Sequence[tuple[float, float]]], title: str, ax=N
 
     Args:
         rows: name → (start, duration) of each kernel, seconds from the run's first.
+
+    Raises:
+        ValueError: a row is empty.
     """
+    for name, spans in rows.items():
+        if not spans:
+            raise ValueError(f"nothing to draw for {name!r}: it has no kernels")
     with _axes(ax, height=0.5 * len(rows) + 1.1) as ax:
         far = max(start + long for spans in rows.values() for start, long in spans)
         for row, (name, spans) in enumerate(rows.items()):
@@ -422,7 +428,7 @@ def timeline(rows: Mapping[str, Sequence[tuple[float, float]]], title: str, ax=N
             bars = [(start * 1e6, long * 1e6) for start, long in spans]
             ax.broken_barh(bars, (row - 0.3, 0.6), color=color, lw=0)
             ends = max(start + long for start, long in spans)
-            busy = sum(long for _, long in spans) / ends
+            busy = _covered(spans) / ends if ends else 1.0
             words = f" {len(spans)} kernels in {show_seconds(ends)},\n busy {busy:.0%}"
             ax.text(ends * 1e6, row, words, va="center", fontsize=9)
         ax.set_yticks(range(len(rows)), list(rows))
@@ -430,6 +436,15 @@ def timeline(rows: Mapping[str, Sequence[tuple[float, float]]], title: str, ax=N
         ax.set_xlim(-0.02e6 * far, far * 1.35e6)  # the first bar beside the axis
         ax.set(title=title, xlabel="microseconds since the first kernel began")
     return ax
+
+
+def _covered(spans: Sequence[tuple[float, float]]) -> float:
+    """Return the time in which at least one of the spans was running."""
+    covered = reached = 0.0
+    for start, long in sorted(spans):
+        covered += max(start + long - max(start, reached), 0.0)
+        reached = max(reached, start + long)
+    return covered
 
 
 def clocks(readings: Mapping[str, float], truth: str, title: str, ax=None):
@@ -641,7 +656,7 @@ def _powers_of_two(ax, axis: str, step: int) -> None:
     powers = list(
         itertools.takewhile(lambda p: p <= high, itertools.count(first, step))
     )
-    labels = [f"$2^{{{p}}}$" if abs(p) > 12 or p < 0 else f"{2**p:,}" for p in powers]
+    labels = [f"$2^{{{p}}}$" if abs(p) > 16 or p < 0 else f"{2**p:,}" for p in powers]
     getattr(ax, f"set_{axis}ticks")([2.0**p for p in powers], labels)
     getattr(ax, f"set_{axis}ticks")([], minor=True)
     getattr(ax, f"set_{axis}lim")(*limits)  # a tick outside would widen the view

@@ -1,8 +1,13 @@
-"""Look inside a model while it runs: what each layer makes of its numbers."""
+"""Look inside while a model runs: its numbers layer by layer, its kernels one by one.
+
+Measure first, and ask ``kernels``, ``operators`` and ``timeline`` last: on a GPU the
+profiler leaves its hooks in the process, and from then on each launch takes longer.
+"""
 
 import dataclasses
 import functools
 import math
+import re
 from collections.abc import Callable
 
 import torch
@@ -145,7 +150,8 @@ def operators(call: Callable[[], object]) -> tuple[str, ...]:
 
     An operator stands before those that it is made of. ``call`` runs once.
     """
-    return tuple(e.name for e in _events(call, "CPU") if "::" in e.name)
+    names = [event.name for event in _events(call, "CPU")]
+    return tuple(name for name in names if re.fullmatch(r"\w+::\w+", name))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,8 +166,11 @@ class Kernel:
 def timeline(call: Callable[[], object]) -> tuple[Kernel, ...]:
     """Return when each GPU kernel, copy and fill of one call ran; () without a GPU.
 
-    ``call`` runs twenty times, each of which must launch as many, and the last is
-    returned: the profiler makes the first launches slow. It slows the others, too.
+    ``call`` runs once, then twenty times, and the last is returned: the profiler makes
+    the first launches slow. It slows the others, too, and those after it: see above.
+
+    Raises:
+        ValueError: the last two did not launch the same.
     """
 
     def repeated():
@@ -169,9 +178,17 @@ def timeline(call: Callable[[], object]) -> tuple[Kernel, ...]:
             call()
             synchronize()
 
+    call()
     events = _events(repeated, "CUDA")
-    first = len(events) - len(events) // TIMELINE_CALLS
-    start = events[first].time_range.start if events else 0
+    if not events:
+        return ()
+    each = max(len(events) // TIMELINE_CALLS, 1)
+    first = len(events) - each
+    names = [event.name for event in events]
+    if names[first:] != names[first - each : first]:
+        many = f"{len(events)} kernels in {TIMELINE_CALLS} calls"
+        raise ValueError(f"{call!r} launched {many}: they are not alike")
+    start = events[first].time_range.start
     return tuple(
         Kernel(
             e.name, (e.time_range.start - start) / 1e6, e.time_range.elapsed_us() / 1e6
@@ -190,7 +207,7 @@ def _events(call: Callable[[], object], device: str) -> list:
         call()
         synchronize()
     found = [e for e in profile.events() if e.device_type.name == device]
-    return sorted(found, key=lambda event: event.time_range.start)
+    return sorted(found, key=lambda e: (e.time_range.start, -e.time_range.end))
 
 
 def _noted(note, name: str, module: nn.Module, args, output) -> None:

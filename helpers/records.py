@@ -102,7 +102,7 @@ def load(name: str, folder: pathlib.Path = FOLDER) -> Record | None:
         where = content["conditions"]
         where["device"], where["torch"], where["date"]  # every label needs them
         if "data" in content:
-            return Record(name, where, data=content["data"])
+            return Record(name, where, data=_restored(content["data"]))
         results = [_result(entry) for entry in content["results"]]
         return Record(name, where, Comparison(results, where))
     except (KeyError, TypeError, ValueError) as error:
@@ -154,6 +154,15 @@ def _plain(value):
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return value
+
+
+def _restored(value):
+    """Turn the strings that stand for NaN and infinities into numbers again."""
+    if isinstance(value, dict):
+        return {key: _restored(entry) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [_restored(entry) for entry in value]
+    return float(value) if value in ("nan", "inf", "-inf") else value
 
 
 def _result(entry: dict) -> Result:

@@ -218,7 +218,7 @@ def test_cuda_graphs_are_seen_where_they_are_used():
 def test_launches_are_counted_one_by_one_and_as_graphs():
     x = torch.randn(4, 8, device="cuda")
     x.add_(0)  # loads the kernel
-    assert compiling.launches(lambda: x.add_(1).mul_(2)) == (2, 0)
+    assert compiling.count_launches(lambda: x.add_(1).mul_(2)) == (2, 0)
 
 
 @pytest.mark.gpu
@@ -228,28 +228,31 @@ def test_the_reason_is_told_where_a_graph_is_skipped():
         with compiling.fresh(), torch.no_grad(), compiling.graph_skips() as reasons:
             compiled = torch.compile(call, mode="reduce-overhead")
             compiling.cold_start(lambda compiled=compiled: compiled(x))
-        assert len(set(reasons)) == wanted
+        assert len(reasons) == wanted
         assert all("mutated inputs" in reason for reason in reasons)
 
 
-def test_reasons_for_skipping_are_collected_once_each_and_the_log_put_back():
-    from torch._inductor import cudagraph_trees
-
+@pytest.mark.parametrize("module", ["output_code", "cudagraph_trees"])
+def test_reasons_for_skipping_are_collected_once_each_and_the_log_put_back(module):
+    place = importlib.import_module(f"torch._inductor.{module}")
     name = "log_cudagraph_skip_and_bump_counter"
-    before = getattr(cudagraph_trees, name)
-    with compiling.graph_skips() as reasons:
-        said = (
-            "skipping cudagraphs due to mutated inputs (1 instances). Found from :\n f"
-        )
-        getattr(cudagraph_trees, name)(said)
-    assert reasons == ["mutated inputs (1 instances)"]
-    assert getattr(cudagraph_trees, name) is before
+    before, counters = getattr(place, name), torch._dynamo.utils.counters["inductor"]
+    skips = counters["cudagraph_skips"]
+    said = "skipping cudagraphs due to mutated inputs (1 instances). Found from :\\n f"
+    with pytest.raises(ZeroDivisionError), compiling.graph_skips() as reasons:
+        getattr(place, name)(said)
+        getattr(place, name)(said)
+        getattr(place, name)("disabling cudagraph due to x")
+        raise ZeroDivisionError
+    assert reasons == ["mutated inputs (1 instances)", "x"]
+    assert counters["cudagraph_skips"] == skips + 3
+    assert getattr(place, name) is before
 
 
 @pytest.mark.skipif(machine.detect().device == "cuda", reason="this machine has a GPU")
 def test_without_a_gpu_the_call_runs_and_nothing_is_launched():
     ran = []
-    assert compiling.launches(lambda: ran.append(1)) == (0, 0)
+    assert compiling.count_launches(lambda: ran.append(1)) == (0, 0)
     assert ran == [1]
 
 

@@ -39,6 +39,30 @@ def capture_item():
         graphs.capture(lambda x: x * x.sum().item(), x)
 
 
+def test_arguments_are_checked_first():
+    x = torch.ones(1)
+    with pytest.raises(TypeError, match="cannot capture 3"):
+        graphs.capture(3, x)
+    with pytest.raises(TypeError, match="cannot vary 3"):
+        graphs.capture(torch.add, x, 3)
+    for wrong in (-1, 2.5, "3"):
+        with pytest.raises(ValueError, match=f"warmup={wrong!r}"):
+            graphs.capture(torch.relu, x, warmup=wrong)
+
+
+def test_a_call_keeps_no_history_of_gradients():
+    class Replay:
+        def replay(self):
+            pass
+
+    buffer = torch.zeros(2)
+    captured = graphs.Captured(torch.relu, Replay(), (buffer,), buffer, 0)
+    weights = torch.ones(2, requires_grad=True)
+    answer = captured(weights * 2)
+    assert not buffer.requires_grad and not answer.requires_grad
+    assert answer.tolist() == [2, 2]
+
+
 @pytest.mark.skipif(bool(CAN), reason="this machine has CUDA graphs")
 def test_without_cuda_graphs_the_reason_is_raised():
     with pytest.raises(RuntimeError, match="CUDA graphs need"):
@@ -121,8 +145,8 @@ def test_other_shapes_dtypes_devices_and_numbers_of_inputs_are_refused():
 @needs_graphs
 def test_what_cannot_be_captured_says_why():
     x = torch.ones(4, device="cuda")
-    with pytest.raises(TypeError, match=r"cannot vary 3"):
-        graphs.capture(torch.add, x, 3)
+    with pytest.raises(ValueError, match=r"current GPU, got \(\) torch.float32 on cpu"):
+        graphs.capture(torch.mul, x, torch.tensor(2.0))
     with pytest.raises(RuntimeError, match="would never change"):
         graphs.capture(lambda x: (x + 1, x.shape[0]), x)
     with pytest.raises(RuntimeError, match="empty"):
@@ -176,6 +200,69 @@ def test_a_failed_capture_leaves_no_memory_behind():
     assert torch.cuda.memory_reserved() - before < 64 << 20
     growth()
     assert growth() == 0
+
+
+@gpu
+@needs_graphs
+def test_the_output_holds_the_answer_for_the_first_inputs():
+    x = torch.ones(4, device="cuda")
+    captured = graphs.capture(lambda x: x.add_(1) * 2, x)  # the warm-up adds, too
+    assert captured.output.tolist() == [4.0] * 4
+    assert x.tolist() == [1.0] * 4
+
+
+@gpu
+@needs_graphs
+def test_a_cache_made_in_inference_mode_can_be_written():
+    with torch.inference_mode():
+        cache = torch.zeros(4, device="cuda")
+        captured = graphs.capture(lambda x: cache.copy_(x) + 1, cache + 1)
+        captured(cache + 5)
+    assert cache.tolist() == [6.0] * 4
+
+
+@gpu
+@needs_graphs
+def test_each_graph_has_its_own_workspace_and_returns_it():
+    linear, x = nn.Linear(64, 64).cuda(), torch.randn(3, 64, device="cuda")
+    linear(x)
+    torch._C._cuda_clearCublasWorkspaces()
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_reserved()
+    pools = [graphs.capture(linear, x).pool_bytes for _ in range(3)]
+    assert len(set(pools)) == 1
+    gc.collect()
+    torch._C._cuda_clearCublasWorkspaces()
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_reserved() - before < 4 << 20
+
+
+@gpu
+@needs_graphs
+def test_a_graph_within_a_capture_is_refused():
+    def nested(x):
+        return graphs.capture(torch.relu, x).output
+
+    with pytest.raises(RuntimeError, match="a capture is under way"):
+        graphs.capture(nested, torch.ones(3, device="cuda"), warmup=0)
+    torch.rand(3, device="cuda")
+
+
+@gpu
+@needs_graphs
+def test_the_reason_is_that_of_the_call_not_an_older_one():
+    def call(x):
+        try:
+            raise KeyError("older")
+        except KeyError:
+            raise ValueError("the real reason") from None
+
+    for outer in (KeyboardInterrupt, OSError):
+        try:
+            raise outer
+        except outer:
+            with pytest.raises(RuntimeError, match="the real reason"):
+                graphs.capture(call, torch.ones(3, device="cuda"), warmup=0)
 
 
 @gpu

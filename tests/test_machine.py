@@ -557,16 +557,38 @@ def test_every_back_end_answers_with_a_reason():
     assert all(answer.why for answer in answers.values())
     if device == "cpu":
         assert answers["flash"]
-        assert "needs an NVIDIA" in answers["cuDNN"].why
+        assert "no kernel for a CPU" in answers["cuDNN"].why
 
 
 def test_asking_leaves_the_back_ends_switched_as_they_were(recwarn):
-    before = torch.backends.cuda.flash_sdp_enabled()
-    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
-        machine.attention(*(x.to("cpu") for x in qkv()))
-        assert not torch.backends.cuda.flash_sdp_enabled()
-    assert torch.backends.cuda.flash_sdp_enabled() == before
+    only_flash = torch.nn.attention.SDPBackend.FLASH_ATTENTION
+    with torch.nn.attention.sdpa_kernel(only_flash):
+        machine.attention(*qkv())
+        with pytest.raises(TypeError):
+            machine.attention(*qkv(), no_such_option=1)
+        assert torch.backends.cuda.flash_sdp_enabled()
+        assert not torch.backends.cuda.math_sdp_enabled()
+    assert torch.backends.cuda.math_sdp_enabled()
     assert not recwarn
+
+
+def test_inputs_that_no_back_end_could_take_are_an_error_not_a_refusal():
+    q, k, v = qkv()
+    mask = torch.ones(16, 16, dtype=torch.bool)
+    with pytest.raises(TypeError, match="got 3"):
+        machine.attention(q, k, 3)
+    for wrong in (
+        (q[0], k[0], v[0]),
+        (q, k[..., :16], v),
+        (q, k.half(), v),
+        (q, k, v[:, :, :8]),
+        (q[:, :1], k, v),
+    ):
+        with pytest.raises(ValueError, match=r"got \["):
+            machine.attention(*wrong)
+    with pytest.raises(ValueError, match="is_causal=True"):
+        machine.attention(q, k, v, attn_mask=mask, is_causal=True)
+    assert machine.attention(q, k[:, :1], v[:, :1], enable_gqa=True)["math"]
 
 
 def test_the_reason_is_the_one_that_follows_the_back_ends_name():

@@ -372,6 +372,14 @@ def test_a_timeline_has_a_bar_per_kernel_and_says_how_busy():
     words = " ".join(text.get_text() for text in ax.texts)
     assert "2 kernels in 10 µs" in words and "busy 20%" in words
     assert "busy 100%" in words
+    with pytest.raises(ValueError, match="'graph'"):
+        plots.timeline(rows | {"graph": []}, "empty")
+
+
+def test_kernels_that_overlap_are_busy_once():
+    spans = [(0.0, 2e-6), (1e-6, 2e-6), (9e-6, 1e-6)]
+    ax = plots.timeline({"two streams": spans}, "t")
+    assert "busy 40%" in ax.texts[0].get_text()
 
 
 def test_guides_are_drawn_and_named_at_their_ends():

@@ -43,7 +43,7 @@ def test_plain_data_comes_back(tmp_path):
         "x": 1.5,
         "n": 3,
         "y": 0.5,
-        "z": "inf",
+        "z": math.inf,
     }
 
 
@@ -157,3 +157,11 @@ def test_the_table_shows_judged_and_unjudged(capsys):
     assert "TF32 stores 1.234375" in table._repr_html_()
     with pytest.raises(ValueError, match="'nowhere'.*01_float_formats"):
         claims.table("nowhere")
+
+
+def test_numbers_that_json_lacks_come_back_as_numbers(tmp_path):
+    data = {"x": [1, 2], "lost": [math.nan, math.inf], "words": "nan and inf"}
+    records.save("00/numbers", data, tmp_path)
+    back = records.load("00/numbers", tmp_path).data
+    assert math.isnan(back["lost"][0]) and back["lost"][1] == math.inf
+    assert back["words"] == "nan and inf" and back["x"] == [1, 2]
