@@ -392,11 +392,17 @@ def quiet_profiler():
 
 
 def weight_bytes(call: Callable) -> int:
-    """Add up the parameters and buffers of all modules that a callable refers to.
+    """Add up the ``weights`` of a callable; storage that is shared counts once."""
+    storages = [tensor.untyped_storage() for tensor in weights(call)]
+    return sum({storage._cdata: storage.nbytes() for storage in storages}.values())
+
+
+def weights(call: Callable) -> list[torch.Tensor]:
+    """Return the parameters and buffers of all modules that a callable refers to.
 
     Modules are looked for in the callable itself, what it is bound to, its arguments if
     it is partial, its closure, its defaults and the globals that its code names, and
-    there in lists, tuples and dicts. Storage that is shared is counted once.
+    there in lists, tuples and dicts.
     """
     found = [call, getattr(call, "__self__", None)]
     function = call
@@ -410,18 +416,16 @@ def weight_bytes(call: Callable) -> int:
         found += (function.__kwdefaults__ or {}).values()
         names = _global_names(function.__code__)
         found += [function.__globals__.get(name) for name in names]
-    storages = {}
+    tensors = []
     while found:
         thing = found.pop()
         if isinstance(thing, torch.nn.Module):
-            for tensor in (*thing.parameters(), *thing.buffers()):
-                storage = tensor.untyped_storage()
-                storages[storage._cdata] = storage.nbytes()
+            tensors += (*thing.parameters(), *thing.buffers())
         elif type(thing) in (list, tuple):
             found += thing
         elif type(thing) is dict:
             found += thing.values()
-    return sum(storages.values())
+    return tensors
 
 
 def _global_names(code) -> set[str]:

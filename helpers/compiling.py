@@ -247,7 +247,8 @@ def graph_launches(call: Callable[[], object]) -> int:
 def count_launches(call: Callable[[], object]) -> tuple[int, int]:
     """Count what one run of a call launches: kernels one by one, and CUDA graphs.
 
-    Both are 0 without a GPU. Where the call records a graph, that counts as launching.
+    Both are 0 without a GPU. Where the call records a graph, that counts as launching;
+    copies and fills do not count.
     """
     if _device() != "cuda":
         call()
@@ -258,8 +259,9 @@ def count_launches(call: Callable[[], object]) -> tuple[int, int]:
         call()
         synchronize()
     names = [event.name for event in profile.events()]
-    kernels = sum(name.startswith(("cudaLaunchK", "cuLaunchK")) for name in names)
-    return kernels, sum(name.startswith("cudaGraphLaunch") for name in names)
+    kernel = r"(cuda|cu|hip)(Ext)?(Module)?Launch(Cooperative)?Kernel"
+    kernels = sum(bool(re.match(kernel, name)) for name in names)
+    return kernels, sum(bool(re.match("(cuda|hip)GraphLaunch", name)) for name in names)
 
 
 @contextlib.contextmanager
@@ -385,8 +387,8 @@ def _reserved() -> int:
 
 
 def _note_skip(reasons: list[str], original: Callable, message: str) -> None:
-    words = re.sub(r"^(?:skipp|disabl)ing cudagraphs? due to ", "", message)
-    words = words.partition("\n")[0].partition(". Found from")[0]
+    words = re.sub(r"^(?:(?:skipp|disabl)ing cudagraphs? due to )+", "", message)
+    words = words.partition("\n")[0].partition(". Found from")[0].strip("[]'")
     if words not in reasons:
         reasons.append(words)
     original(message)

@@ -11,6 +11,7 @@ Source: https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs
 
 import contextlib
 import dataclasses
+import gc
 import warnings
 from collections.abc import Callable
 
@@ -18,6 +19,7 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from helpers import machine
+from helpers.comparing import weights
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,12 +31,15 @@ class Captured:
     input, the graph's own buffer is changed.
 
     Attributes:
-        call: what was captured, kept for the sake of its weights.
+        call: what was captured.
         graph: PyTorch's ``CUDAGraph``.
-        inputs: the graph's own input buffers.
+        inputs: the graph's own input buffers, to be filled before ``replay``; as
+            arguments of a call they would overwrite one another.
         output: what the capture returned; each replay overwrites its tensors.
         pool_bytes: GPU memory that stays reserved for it: the output, all between, and
             the workspace of the matrix library.
+        weights: those of the modules that ``call`` refers to, kept alive. Other tensors
+            that it reads must be kept by whoever made them.
     """
 
     call: Callable
@@ -42,6 +47,7 @@ class Captured:
     inputs: tuple[torch.Tensor, ...]
     output: object
     pool_bytes: int
+    weights: tuple[torch.Tensor, ...] = ()
 
     def __call__(self, *inputs: torch.Tensor):
         """Copy the inputs in, replay, and return a copy of the output, no gradients.
@@ -68,11 +74,12 @@ def capture(call: Callable, *inputs: torch.Tensor, warmup: int = 3) -> Captured:
     """Record the kernels that ``call(*inputs)`` launches, without gradients.
 
     What is not among ``inputs`` is frozen: numbers, the way an ``if`` went, and where
-    any other tensor lies.
+    any other tensor lies. The workspaces of the matrix library are cleared: a graph
+    captured otherwise, on a stream that was used before, must not be replayed any more.
 
     Args:
-        call: returns tensors on the GPU, or tuples, lists and dicts of them. Before the
-            capture it is run ``warmup`` times, with all that it changes elsewhere.
+        call: returns tensors on the GPU, or tuples, lists and dicts of them. What it
+            changes elsewhere, it changes ``warmup`` times, and once more at the end.
         inputs: on the current GPU.
         warmup: 0 or more. Libraries set themselves up and choose algorithms in a first
             call; a capture allows neither.
@@ -96,11 +103,13 @@ def capture(call: Callable, *inputs: torch.Tensor, warmup: int = 3) -> Captured:
                     call(*own)
         finally:
             main.wait_stream(side)
+        gc.collect()  # the capture would, and spoil the count of bytes
         graph, output, pool_bytes = _recorded(call, own)
         for mine, x in zip(own, inputs, strict=True):
             mine.copy_(x)  # the warm-up may have changed it
         graph.replay()  # a capture computes nothing: now the output holds an answer
-    return Captured(call, graph, own, output, pool_bytes)
+    kept = tuple(tensor.detach() for tensor in weights(call))
+    return Captured(call, graph, own, output, pool_bytes, kept)
 
 
 def _recorded(call: Callable, own: tuple[torch.Tensor, ...]):

@@ -213,8 +213,8 @@ def attention(
         "flash", "efficient", "cuDNN" and "math" → ``Support``.
 
     Raises:
-        TypeError, ValueError: no back end could take these inputs; the message quotes
-            the shapes.
+        TypeError, ValueError: the inputs are not of that form (without it, "math" may
+            still broadcast them), or not even "math" can take them.
         torch.OutOfMemoryError: "math" does not fit into the memory.
     """
     _check_attention(query, key, value, options)
@@ -235,7 +235,9 @@ def attention(
                 raise
             except RuntimeError as error:
                 why = _refusal(kind, [str(warning.message) for warning in said])
-                if not why and query.device.type == "cpu":
+                if kind == "math":  # if it cannot, nothing can
+                    raise ValueError(f"cannot attend: {_gist(error)}") from error
+                if not why and query.device.type == "cpu" and kind != "flash":
                     why = f"{kind} attention has no kernel for a CPU"
                 answers[kind] = Support(False, why or _gist(error))
     return answers

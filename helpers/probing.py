@@ -170,7 +170,7 @@ def timeline(call: Callable[[], object]) -> tuple[Kernel, ...]:
     the first launches slow. It slows the others, too, and those after it: see above.
 
     Raises:
-        ValueError: the last two did not launch the same.
+        ValueError: the last two did not launch the same kernels, by their names.
     """
 
     def repeated():

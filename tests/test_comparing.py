@@ -515,3 +515,11 @@ def test_out_of_memory_is_a_row():
         or "memory" in results["greedy"].failure
     )
     assert results["good"].n == 8
+
+
+def test_the_weights_of_a_callable_are_those_of_its_modules():
+    model = torch.nn.BatchNorm1d(3)
+    found = comparing.weights(lambda x: model(x))
+    assert len(found) == 5  # scale, shift, mean, variance, count
+    assert any(tensor is model.running_var for tensor in found)
+    assert comparing.weights(torch.relu) == []

@@ -238,11 +238,12 @@ def test_reasons_for_skipping_are_collected_once_each_and_the_log_put_back(modul
     name = "log_cudagraph_skip_and_bump_counter"
     before, counters = getattr(place, name), torch._dynamo.utils.counters["inductor"]
     skips = counters["cudagraph_skips"]
-    said = "skipping cudagraphs due to mutated inputs (1 instances). Found from :\\n f"
+    due = "skipping cudagraphs due to "
+    said = f"{due}{due}mutated inputs (1 instances). Found from :\n f"
     with pytest.raises(ZeroDivisionError), compiling.graph_skips() as reasons:
         getattr(place, name)(said)
         getattr(place, name)(said)
-        getattr(place, name)("disabling cudagraph due to x")
+        getattr(place, name)("disabling cudagraph due to ['x']\nmore")
         raise ZeroDivisionError
     assert reasons == ["mutated inputs (1 instances)", "x"]
     assert counters["cudagraph_skips"] == skips + 3

@@ -126,6 +126,19 @@ def test_the_model_is_kept_alive_with_its_weights():
 
 @gpu
 @needs_graphs
+def test_weights_that_were_replaced_are_kept_and_read():
+    model, x = mlp().cuda(), torch.randn(3, 64, device="cuda")
+    captured = graphs.capture(model, x)
+    wanted = captured(x)
+    model.half()
+    gc.collect()
+    torch.cuda.empty_cache()
+    junk = [torch.full((64, 64), 7.0, device="cuda") for _ in range(50)]
+    assert torch.equal(captured(x), wanted), len(junk)
+
+
+@gpu
+@needs_graphs
 def test_other_shapes_dtypes_devices_and_numbers_of_inputs_are_refused():
     captured = graphs.capture(lambda x: x + 1, torch.ones(4, device="cuda"))
     for wrong in (

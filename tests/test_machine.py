@@ -572,7 +572,7 @@ def test_asking_leaves_the_back_ends_switched_as_they_were(recwarn):
     assert not recwarn
 
 
-def test_inputs_that_no_back_end_could_take_are_an_error_not_a_refusal():
+def test_inputs_of_another_form_are_an_error_not_a_refusal():
     q, k, v = qkv()
     mask = torch.ones(16, 16, dtype=torch.bool)
     with pytest.raises(TypeError, match="got 3"):
@@ -588,6 +588,11 @@ def test_inputs_that_no_back_end_could_take_are_an_error_not_a_refusal():
             machine.attention(*wrong)
     with pytest.raises(ValueError, match="is_causal=True"):
         machine.attention(q, k, v, attn_mask=mask, is_causal=True)
+    for options in ({"attn_mask": mask[:3, :7]}, {"attn_mask": mask.long()}):
+        with pytest.raises(ValueError, match="cannot attend"):
+            machine.attention(q, k, v, **options)
+    with pytest.raises(ValueError, match="cannot attend"):
+        machine.attention(q.long(), k.long(), v.long())
     assert machine.attention(q, k[:, :1], v[:, :1], enable_gqa=True)["math"]
 
 
