@@ -257,6 +257,7 @@ def lines(
     with _axes(ax) as ax:
         ghosts = {} if reference is None else dict(reference.data)
         theirs = ghosts.pop("x", ())
+        every = max(1, len(theirs) // 8)
         if truth is not None:
             ax.plot(x, truth, color=DARK, ls="--", lw=1.5, label=truth_label)
         for name, y in (guides or {}).items():
@@ -277,13 +278,15 @@ def lines(
                 ax.plot(x, predicted[name], label=f"{name}, predicted", **guide)
             if name in ghosts:
                 ghost = {"color": color, "ls": ":", "lw": 1.2, "mfc": "white"}
-                ax.plot(theirs, ghosts[name], marker=marker, ms=5, **ghost)
+                ghost |= {"marker": marker, "ms": 5, "markevery": every}
+                ax.plot(theirs, ghosts[name], **ghost)
         for index, name in enumerate(
             [n for n in ghosts if n not in series], len(series)
         ):
             color, marker = look(name, index)
             ghost = {"color": color, "marker": marker, "ls": ":", "lw": 1.2, "ms": 5}
-            ax.plot(theirs, ghosts[name], mfc="white", label=name, **ghost)
+            ghost |= {"mfc": "white", "markevery": every}
+            ax.plot(theirs, ghosts[name], label=name, **ghost)
         if "x" in log:
             far = [*x, *theirs] if ghosts else x
             _powers_of_two(ax, "x", max(1, round(math.log2(max(far) / min(far)) / 6)))
@@ -292,10 +295,13 @@ def lines(
             low, high = ax.get_ylim()
             if high < 500 * low:  # less than three decades have too few ticks
                 _powers_of_two(ax, "y", max(1, round(math.log2(high / low) / 6)))
-        if ghosts:
-            ax.plot([], [], ":", color=DARK, lw=1.2, label=reference.label)
         ax.set(title=title, xlabel=xlabel, ylabel=ylabel)
-        ax.legend()
+        if ghosts:  # two machines' lines leave no room for a legend among them
+            ax.plot([], [], ":", color=DARK, lw=1.2, label=reference.label)
+            below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.17)}
+            ax.legend(ncols=4, columnspacing=1.2, **below)
+        else:
+            ax.legend()
     return ax
 
 
@@ -636,9 +642,11 @@ def roofline(
         ax.set_yscale("log")
         ax.set_ylim(min(*rates, roof[0]) / 4, max(*rates, top) * 4)
         ax.text(x[-1], top * 1.7, f"{format} matmul peak", ha="right", fontsize=9)
-        spot = knee / 2
-        place = {"xytext": (-8, 4), "textcoords": "offset points", "ha": "right"}
-        spot = (spot, spot * peaks.bytes_per_s)
+        left = math.log(knee / x[0]) < 0.3 * math.log(x[-1] / x[0])  # no room there
+        place = {"xytext": (-8, 4), "ha": "right"}
+        place = {"xytext": (8, -8), "ha": "left"} if left else place
+        place["textcoords"] = "offset points"
+        spot = (knee / 2, knee / 2 * peaks.bytes_per_s)
         ax.annotate("memory bandwidth", spot, fontsize=9, **place)
         ax.set_xlabel("arithmetic intensity: FLOP per byte moved")
         ax.set_ylabel("FLOP per second")
