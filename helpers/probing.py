@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 from helpers import formats, machine, switches
 from helpers.comparing import quiet_profiler, synchronize, tensors
 
-TIMELINE_CALLS = 20  # before the profiler's own start-up no longer shows
+TIMELINE_CALLS = 20  # after fewer, the profiler's own start-up shows in the last one
 
 
 @dataclasses.dataclass(frozen=True)
