@@ -18,6 +18,7 @@ MODULES = (
     "graphs",
     "machine",
     "models",
+    "optimizing",
     "plots",
     "probing",
     "records",

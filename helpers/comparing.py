@@ -154,9 +154,14 @@ class Comparison(Mapping):
         """Return the first variant's result."""
         return next(iter(self._results.values()))
 
-    def speedup(self, name: str) -> Ratio:
-        """Return baseline time ÷ the variant's time; NaN where either failed."""
-        pairs = zip(self.baseline.seconds, self[name].seconds, strict=False)
+    def speedup(self, name: str, over: str | None = None) -> Ratio:
+        """Return baseline time ÷ the variant's time; NaN where either failed.
+
+        Args:
+            over: another variant to take as the baseline, instead of the first.
+        """
+        base = self.baseline if over is None else self[over]
+        pairs = zip(base.seconds, self[name].seconds, strict=False)
         ratios = [base / mine for base, mine in pairs]
         if not ratios:
             return Ratio(math.nan, math.nan, math.nan)
@@ -193,11 +198,16 @@ class Comparison(Mapping):
         return self.table().to_string()
 
     def _repr_html_(self) -> str:
-        import pandas
+        return markup(self.table())
 
-        with pandas.option_context("display.max_colwidth", None):
-            html = self.table().to_html()
-        return re.sub(r"(\d) (\w+)</td>", r"\1&nbsp;\2</td>", html)  # number and unit
+
+def markup(table) -> str:
+    """Write a table as HTML; nothing is cut off, and no unit parts from its number."""
+    import pandas
+
+    with pandas.option_context("display.max_colwidth", None):
+        html = table.to_html()
+    return re.sub(r"(\d) (\w+)</td>", r"\1&nbsp;\2</td>", html)
 
 
 def compare(

@@ -105,6 +105,18 @@ def limit_name() -> str:
 
 
 @contextlib.contextmanager
+def quiet():
+    """Keep the compiler's logs and warnings, and Python's stderr, silent inside."""
+    log = logging.getLogger("torch._inductor")
+    with (
+        mock.patch.multiple(log, handlers=[logging.NullHandler()], propagate=False),
+        contextlib.redirect_stderr(io.StringIO()),
+        warnings.catch_warnings(action="ignore"),
+    ):
+        yield
+
+
+@contextlib.contextmanager
 def logged():
     """Collect Dynamo's warnings inside the block, instead of their going to stderr.
 
@@ -227,13 +239,10 @@ def _watched():
         seen.counting_s += time.perf_counter() - start
         return generated
 
-    log = logging.getLogger("torch._inductor")
     with (
         mock.patch.object(GraphLowering, "codegen", counting),
         mock.patch.object(GraphLowering, "save_output_code", seen.texts.append),
-        mock.patch.multiple(log, handlers=[logging.NullHandler()], propagate=False),
-        contextlib.redirect_stderr(io.StringIO()),
-        warnings.catch_warnings(action="ignore"),
+        quiet(),
     ):
         yield seen
 

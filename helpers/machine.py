@@ -65,6 +65,22 @@ _DATA_SHEETS = {
 }
 
 
+KINDS = ("CNN", "transformer", "other")
+SHAPES = ("fixed", "varying")
+BATCHES = ("small", "large")
+_PYTORCH = "https://docs.pytorch.org/docs/stable/"
+_DOCS = {
+    "compile": f"{_PYTORCH}torch.compiler_faq.html",
+    "graphs": f"{_PYTORCH}notes/cuda.html#cuda-graphs",
+    "cudnn": f"{_PYTORCH}backends.html#torch-backends-cudnn",
+    "tf32": f"{_PYTORCH}notes/cuda.html",
+    "attention": f"{_PYTORCH}nn.attention.html",
+    "layout": "https://docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html",
+    "torchao": "https://docs.pytorch.org/ao/stable/",
+    "formats": "https://docs.nvidia.com/deeplearning/transformer-engine/",
+}
+
+
 @dataclass(frozen=True)
 class Support:
     """An answer, true or false, and its reason as one sentence."""
@@ -274,6 +290,139 @@ def _refusal(kind: str, said: list[str]) -> str:
         elif kind.casefold() in named:
             return re.split(r" \((?:Triggered|function)", words)[0]
     return ""
+
+
+@dataclass(frozen=True)
+class Advice:
+    """One thing to do for speed, the reason, and where that is documented."""
+
+    topic: str
+    do: str
+    why: str
+    source: str
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """What to try first on a machine; `options` are those of `optimizing.Plan`."""
+
+    advice: tuple[Advice, ...]
+    options: dict
+
+    def __repr__(self) -> str:
+        return "\n".join(f"{a.topic:<16}{a.do}: {a.why}" for a in self.advice)
+
+
+def recommend(
+    kind: str = "transformer",
+    shapes: str = "fixed",
+    batch: str = "large",
+    machine: Machine | None = None,
+) -> Recommendation:
+    """Recommend what to try first. It is a start: only measuring decides.
+
+    Args:
+        kind: one of `KINDS` of model.
+        shapes: "fixed" or "varying", of the inputs.
+        batch: "small" if launching takes longer than computing, else "large".
+        machine: None for this one.
+
+    Raises:
+        ValueError: an argument is none of these; the message lists them.
+    """
+    here = describe(machine)
+    asked = (
+        ("kind", kind, KINDS),
+        ("shapes", shapes, SHAPES),
+        ("batch", batch, BATCHES),
+    )
+    for name, value, accepted in asked:
+        if value not in accepted:
+            raise ValueError(f"{name}={value!r}: give one of {', '.join(accepted)}")
+    advice, options = [_precision(here)], {"precision": _best_format(here)}
+    advice += [_strict_precision(here)]
+    if kind == "CNN":
+        advice.append(_layout(here))
+        options["channels_last"] = True
+    if kind == "transformer":
+        advice.append(_attention_advice(here))
+    compiles = supports("torch.compile", here)
+    launches = batch == "small" and shapes == "fixed" and supports("CUDA graphs", here)
+    if not compiles:
+        advice.append(
+            Advice("torch.compile", "leave it", compiles.why, _DOCS["compile"])
+        )
+    else:
+        mode = "reduce-overhead" if launches else "default"
+        options["compile"] = mode
+        do, why = f'mode="{mode}"', "it fuses what is memory-bound"
+        if launches:
+            why = "it fuses, and one launch replaces many"
+        if shapes == "varying":
+            do, options["dynamic"] = "dynamic=True", True
+            why = "one graph for all sizes; without it each new one may compile"
+        if here.capability and here.capability < _GENERATIONS["Ampere"]:
+            why += "; from torch 2.7 on its own products leave these Tensor Cores idle"
+        advice.append(Advice("torch.compile", do, why, _DOCS["compile"]))
+    if supports("CUDA graphs", here):
+        do = "yes, also where the model does not compile" if launches else "no"
+        why = "launching is what takes the time"
+        if not launches:
+            why = (
+                "each shape needs a graph" if shapes == "varying" else "the GPU is busy"
+            )
+        advice.append(Advice("CUDA graph", do, why, _DOCS["graphs"]))
+    if kind == "CNN" and here.device == "cuda":
+        do = "try it, with few shapes" if shapes == "fixed" else "no"
+        why = "each new shape costs a search, and few layers gain"
+        advice.append(Advice("cudnn.benchmark", do, why, _DOCS["cudnn"]))
+    narrower = [what for what in ("FP8", "FP4") if supports(what, here)]
+    if narrower and kind != "CNN":
+        why = f"{here.generation} multiplies them natively; needs torchao, and a check"
+        advice.append(Advice("beyond", " and ".join(narrower), why, _DOCS["torchao"]))
+    return Recommendation(tuple(advice), options)
+
+
+def _best_format(here: Machine) -> str:
+    return next((f for f in ("BF16", "FP16") if supports(f, here)), "FP32")
+
+
+def _precision(here: Machine) -> Advice:
+    best = _best_format(here)
+    if best == "FP32":
+        return Advice("precision", "FP32", supports("FP16", here).why, _DOCS["formats"])
+    why = f"native; {supports('BF16', here).why}" if best == "FP16" else "native"
+    both = best == "BF16" and supports("FP16", here)
+    if both:
+        best = "BF16, or FP16 where nothing overflows"
+        why = "both are native; FP16 rounds 8 times finer, BF16 has FP32's range"
+    return Advice("precision", best, why, _DOCS["formats"])
+
+
+def _strict_precision(here: Machine) -> Advice:
+    tf32 = supports("TF32", here)
+    do, why = "FP32", "there is nothing between it and 16 bits"
+    if tf32:
+        do, why = "TF32", "the Tensor Cores' way to multiply FP32; convolutions use it"
+    return Advice("if 16 bits fail", do, why, _DOCS["tf32"])
+
+
+def _layout(here: Machine) -> Advice:
+    why = "Tensor Cores read convolutions that way"
+    if here.device == "cpu":
+        why = "oneDNN's convolutions need fewer conversions"
+    elif not supports("FP16", here):
+        why = "costs nothing to try; without Tensor Cores it gains little"
+    return Advice("memory layout", "channels_last", why, _DOCS["layout"])
+
+
+def _attention_advice(here: Machine) -> Advice:
+    fused = [kind.split()[0] for kind in ATTENTION[:3] if supports(kind, here)]
+    do = "scaled_dot_product_attention"
+    why = (
+        f"fused back ends here: {', '.join(fused)}" if fused else "math alone runs here"
+    )
+    return Advice("attention", do, why, _DOCS["attention"])
 
 
 def free_bytes(machine: Machine | None = None) -> int:

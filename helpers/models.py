@@ -39,6 +39,32 @@ class OptimizedTransformerLayer(nn.Module):
         return self.norm2(src + self.dropout(ff_output))
 
 
+def transformer(layers: int = 12, width: int = 512, heads: int = 8) -> nn.Sequential:
+    """Stack guide 2's layer: (batch, tokens, width) → the same."""
+    return nn.Sequential(
+        *(OptimizedTransformerLayer(width, heads) for _ in range(layers))
+    )
+
+
+def vision(name: str = "resnet50", pretrained: bool = False) -> nn.Module:
+    """Make a torchvision classifier: images (n, 3, 224, 224) → scores (n, 1000).
+
+    Args:
+        name: such as "resnet50" or "vit_b_16".
+        pretrained: download ImageNet's weights; else they are random, and the head,
+            which torchvision leaves all zero in "vit_b_16", is random, too.
+    """
+    import torchvision
+
+    model = torchvision.models.get_model(
+        name, weights="DEFAULT" if pretrained else None
+    )
+    if not pretrained:
+        last = [m for m in model.modules() if isinstance(m, nn.Linear)][-1]
+        nn.init.normal_(last.weight, std=0.02)
+    return model
+
+
 class DigitsNet(nn.Sequential):
     """A small CNN with batch norm: images (n, 1, 8, 8) → scores (n, 10)."""
 
