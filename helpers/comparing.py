@@ -371,18 +371,32 @@ def peak_bytes(call: Callable) -> int | None:
         return torch.cuda.max_memory_allocated() - before
     if device == "mps" or torch.autograd._profiler_enabled():
         return None
-    activities = [torch.profiler.ProfilerActivity.CPU]
+    return max((held for _, held in memory_over_time(call)), default=0)
+
+
+def memory_over_time(call: Callable) -> list[tuple[float, int]]:
+    """Return what a call holds on top of what was there before, step by step.
+
+    Each allocation and each release of the device's memory that `torch.profiler` notes:
+    (seconds since the first, bytes held from then on). On a GPU these are the
+    allocator's, at the time when the CPU asks for them, not when a kernel runs; and a
+    replayed CUDA graph asks for none. Empty on an Apple GPU.
+    """
+    device = machine.detect().device
+    activities = [torch.profiler.ProfilerActivity.CPU]  # no hooks in the GPU's driver
     with (
         quiet_profiler(),
         torch.profiler.profile(activities=activities, profile_memory=True) as profile,
     ):
         call()
-    held = peak = 0
+        synchronize()
+    held, start, steps = 0, None, []
     for event in profile.profiler.kineto_results.events():
-        if event.name() == "[memory]":
+        if event.name() == "[memory]" and event.device_type().name.lower() == device:
+            start = event.start_ns() if start is None else start
             held += event.nbytes()
-            peak = max(peak, held)
-    return peak
+            steps.append(((event.start_ns() - start) / 1e9, held))
+    return steps
 
 
 @contextlib.contextmanager

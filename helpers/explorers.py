@@ -7,7 +7,7 @@ without widgets, and for the tests. Widgets keep to the API of ipywidgets 7.7.
 import html
 import math
 
-from helpers import formats
+from helpers import formats, machine
 from helpers.plots import FIELD_TINTS
 
 SHOWN = ("FP32", "TF32", "BF16", "FP16", "FP8 E4M3", "FP8 E5M2")
@@ -221,3 +221,78 @@ def _float(value) -> float:
 
 def _number(value: float | None) -> str:
     return "none" if value is None else repr(value)
+
+
+# --------------------------------------------------------- what to try on which machine
+
+
+def recommend(kind: str = "transformer", shapes: str = "fixed", batch: str = "large"):
+    """Return the selection guide as a widget, or its static twin without ipywidgets.
+
+    Args:
+        kind, shapes, batch: what to begin with, as ``machine.recommend`` takes them.
+    """
+    try:
+        import ipywidgets as widgets
+    except ImportError:
+        print("ipywidgets is not installed: the guide is shown as a table.")
+        return recommendations(kind, shapes, batch)
+    names = ["this machine", *machine.DATA_SHEETS, "no GPU"]
+    choices = {"machine": names, "kind": machine.KINDS}
+    choices |= {"shapes": machine.SHAPES, "batch": machine.BATCHES}
+    begin = {"machine": names[0], "kind": kind, "shapes": shapes, "batch": batch}
+    machine.recommend(kind, shapes, batch)  # raises where one of them is unknown
+    boxes = {
+        name: widgets.Dropdown(options=options, value=begin[name], description=name)
+        for name, options in choices.items()
+    }
+    shown = widgets.HTML()
+
+    def update(change=None):
+        asked = {name: box.value for name, box in boxes.items()}
+        shown.value = _advice(_described(asked.pop("machine")), **asked)
+
+    for box in boxes.values():
+        box.observe(update, names="value")
+    update()
+    rows = list(boxes.values())
+    return widgets.VBox([widgets.HBox(rows[:2]), widgets.HBox(rows[2:]), shown])
+
+
+def recommendations(
+    kind: str = "transformer", shapes: str = "fixed", batch: str = "large"
+) -> Page:
+    """Return what to try first on each generation of GPU, and without one, as a table.
+
+    It asks no GPU, and reads the same on every machine.
+    """
+    import pandas
+
+    rows = {}
+    for name in ("V100", "T4", "A100", "L4", "H100", "B200", "RTX 5090", "no GPU"):
+        here = _described(name)
+        advice = machine.recommend(kind, shapes, batch, here).advice
+        label = f"{here.generation} ({name})" if here.generation else name
+        rows[label] = {a.topic: a.do for a in advice}
+    frame = pandas.DataFrame.from_dict(rows, orient="index").fillna("-")
+    with pandas.option_context("display.max_colwidth", None):
+        return Page(frame.to_string(), frame.to_html())
+
+
+def _described(name: str) -> machine.Machine | None:
+    if name == "this machine":
+        return None
+    if name == "no GPU":
+        return machine.Machine("cpu", "a CPU without 16-bit units", described=True)
+    return machine.gpu(name)
+
+
+def _advice(here: machine.Machine | None, **asked) -> str:
+    rows = "".join(
+        f'<tr><td style="text-align:left"><b>{html.escape(a.topic)}</b></td>'
+        f'<td style="text-align:left">{html.escape(a.do)}</td>'
+        f'<td style="text-align:left">{html.escape(a.why)} '
+        f'(<a href="{a.source}">source</a>)</td></tr>'
+        for a in machine.recommend(**asked, machine=here).advice
+    )
+    return f"<table>{rows}</table>"

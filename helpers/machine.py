@@ -49,7 +49,7 @@ _CONTAINER = Path("/sys/fs/cgroup")  # whose limit /proc/meminfo does not show
 _CPU_BUILD = "torch is the build for CPUs alone; install a CUDA build"
 # Compute capability, SMs, GiB: NVIDIA's data sheets and architecture white papers. Of a
 # card that comes with two sizes of memory, the smaller.
-_DATA_SHEETS = {
+DATA_SHEETS = {
     "V100": ((7, 0), 80, 16),
     "T4": ((7, 5), 40, 16),
     "RTX 2080": ((7, 5), 46, 8),
@@ -170,11 +170,11 @@ def gpu(name: str, kernels: Iterable[str] | None = None) -> Machine:
     Raises:
         ValueError: for any other name; it lists those that are accepted.
     """
-    known = {sheet.casefold(): sheet for sheet in _DATA_SHEETS}
+    known = {sheet.casefold(): sheet for sheet in DATA_SHEETS}
     sheet = known.get(str(name).strip().casefold())
     if sheet is None:
-        raise ValueError(f"no data sheet for {name!r}; have {', '.join(_DATA_SHEETS)}")
-    capability, sms, gib = _DATA_SHEETS[sheet]
+        raise ValueError(f"no data sheet for {name!r}; have {', '.join(DATA_SHEETS)}")
+    capability, sms, gib = DATA_SHEETS[sheet]
     facts = {"capability": capability, "sms": sms, "memory_bytes": gib << 30}
     facts |= {} if kernels is None else {"kernels": tuple(kernels)}
     facts |= {"driver": None, "gpu_problem": "", "described": True}

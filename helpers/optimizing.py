@@ -15,6 +15,7 @@ import gc
 import math
 import re
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterable, Mapping
 
@@ -371,7 +372,7 @@ class Search:
         import pandas
 
         def place(trial):
-            return (trial.verdict != "", -_or_zero(trial.speedup.median))
+            return (trial.verdict != "", _seconds(trial))
 
         rows = {}
         for trial in sorted(self.trials, key=place):
@@ -574,12 +575,20 @@ class _Hunt:
             result = dataclasses.replace(result, error=error if worse else result.error)
         return Comparison([pair.baseline, result], pair.conditions)
 
+    def _ranked(self, plans) -> list[Plan]:
+        """Sort plans by their own times, the fastest first.
+
+        Not by their speedups: FP32's time, if it is the CPU's for launching, moves more
+        from trial to trial than theirs.
+        """
+        return sorted(plans, key=lambda plan: _seconds(self.trials[plan]))
+
     def _drop_slow(self) -> None:
         """Let go of the plans that cannot win, and free their memory."""
-        speeds = {plan: self.trials[plan].speedup.median for plan in self.kept}
-        ranked = sorted(speeds, key=speeds.get, reverse=True)
-        for place, plan in enumerate(ranked):
-            if place >= KEPT or speeds[plan] < CLOSE * speeds[ranked[0]]:
+        fastest, *others = self._ranked(self.kept) or [None]
+        for place, plan in enumerate(others, 1):
+            most = _seconds(self.trials[fastest]) / CLOSE
+            if place >= KEPT or (place > 1 and _seconds(self.trials[plan]) > most):
                 del self.kept[plan]
         _free()
 
@@ -587,8 +596,7 @@ class _Hunt:
         """Where memory is short, keep the fastest plan alone."""
         weights = comparing.weight_bytes(self.fp32)
         peak = self.final.baseline.peak_bytes or 0
-        speeds = {plan: self.trials[plan].speedup.median for plan in self.kept}
-        for plan in sorted(speeds, key=speeds.get)[:-1]:
+        for plan in self._ranked(self.kept)[:0:-1]:
             if machine.free_bytes() > 3 * weights + 2 * peak:
                 break
             del self.kept[plan]
@@ -606,9 +614,7 @@ class _Hunt:
         rivals = {plan for plan in self.trials if str(plan) in self.final}
         if len(rivals) == 1 and self.pairs:
             right = [p for p in self.pairs if not self.trials[p].verdict]
-            speed = {plan: self.trials[plan].speedup.median for plan in right}
-            if speed:
-                fastest = max(speed, key=speed.get)
+            for fastest in self._ranked(right)[:1]:
                 self.final, rivals = self.pairs[fastest], rivals | {fastest}
         best = choose(self.final, {str(plan): plan for plan in rivals})
         for plan in rivals:  # the final knows better than the first trial
@@ -637,9 +643,7 @@ class _Hunt:
             if not trial.verdict
             and all(getattr(plan, name) == value for name, value in like.items())
         ]
-        # FP32 alone is the baseline: its speedup is 1.
-        speed = {p: _or_zero(self.trials[p].speedup.median) for p in found}
-        return sorted(found, key=speed.get, reverse=True)
+        return self._ranked(found)
 
     def has(self, *kinds) -> bool:
         return any(isinstance(module, kinds) for module in self.model.modules())
@@ -675,21 +679,29 @@ def _captured(hunt: _Hunt) -> list[Plan]:
     """A CUDA graph of what is right, where the launches may be what takes the time."""
     if not hunt.fixed_shapes or not machine.supports("CUDA graphs"):
         return []
-    return [dataclasses.replace(p, graph=True) for p in hunt.right_ones(compile="")]
+    fastest = {}  # layout of each precision
+    for plan in hunt.right_ones(compile=""):
+        fastest.setdefault(plan.precision, dataclasses.replace(plan, graph=True))
+    return list(fastest.values())
 
 
 def _compiled(hunt: _Hunt) -> list[Plan]:
-    """The two fastest settings so far, compiled; attention also without fast path."""
-    settings = [
-        dataclasses.replace(p, graph=False) for p in hunt.right_ones(compile="")
-    ]
-    dynamic = None if hunt.fixed_shapes else True
-    paths = (True, False) if hunt.has(nn.MultiheadAttention) else (True,)
-    return [
-        dataclasses.replace(p, compile="default", dynamic=dynamic, fast_path=path)
-        for p in list(dict.fromkeys(settings))[:2]
-        for path in paths
-    ]
+    """The two fastest settings so far, compiled; the first also with its opposite.
+
+    That is attention without the fast path, which the compiler cannot look into, and
+    batch norms folded or not: what is best eager need not be best compiled.
+    """
+    right = [dataclasses.replace(p, graph=False) for p in hunt.right_ones(compile="")]
+    # 16 bits first: where launching takes the time, eager times do not show their gain.
+    right.sort(key=lambda plan: plan.precision in ("FP32", "TF32"))
+    settings = list(dict.fromkeys(right))[:2]
+    first = settings[0]
+    if hunt.has(nn.MultiheadAttention):
+        settings.append(dataclasses.replace(first, fast_path=False))
+    if any(trial.plan.folded and trial.result for trial in hunt.trials.values()):
+        settings.append(dataclasses.replace(first, folded=not first.folded))
+    more = {"compile": "default", "dynamic": None if hunt.fixed_shapes else True}
+    return [dataclasses.replace(plan, **more) for plan in settings]
 
 
 def _recorded(hunt: _Hunt) -> list[Plan]:
@@ -779,8 +791,9 @@ def _free() -> None:
         torch.cuda.empty_cache()
 
 
-def _or_zero(number: float) -> float:
-    return 0.0 if math.isnan(number) else number
+def _seconds(trial: Trial) -> float:
+    """Return a plan's time per call, infinite if there is none: for sorting."""
+    return trial.result.median_s if trial.result and trial.result.n else math.inf
 
 
 def _words(error: Exception) -> str:
@@ -844,21 +857,21 @@ def _code(plan: Plan) -> str:
         "torch.backends.cudnn.benchmark = True": plan.cudnn_benchmark,
         "torch.backends.mha.set_fastpath_enabled(False)": not plan.fast_path,
         "\n\ndef optimized(model):": True,
-        f'    """{plan}."""': True,
+        textwrap.fill(f'    """{plan}."""', 88, subsequent_indent="    "): True,
         "    model = copy.deepcopy(model).eval().requires_grad_(False)": True,
         "    model = fuse(model)": plan.folded,
-        f"    model = model.to({plan.dtype}{layout})": True,
-        f"    run = torch.compile(model{options})": plan.compile,
-        "    run = model": not plan.compile,
-        "    device = next(model.parameters()).device.type": plan.autocast,
-        f"    autocast = torch.autocast(device, {plan.autocast}{cache})": plan.autocast,
-        "    run = autocast(run)": plan.autocast,
         "\n    def cast(x):": True,
         "        if not torch.is_tensor(x) or not x.is_floating_point():": True,
         "            return x": True,
         "        if x.dim() == 4:": plan.channels_last,
         f"            return x.to({plan.dtype}{layout})": plan.channels_last,
         f"        return x.to({plan.dtype})": True,
+        "\n    model._apply(cast)  # `to` would make complex numbers real": True,
+        f"    run = torch.compile(model{options})": plan.compile,
+        "    run = model": not plan.compile,
+        "    device = next(model.parameters()).device.type": plan.autocast,
+        f"    autocast = torch.autocast(device, {plan.autocast}{cache})": plan.autocast,
+        "    run = autocast(run)": plan.autocast,
         "\n    def copied(x):": copies,
         "        return x.clone() if torch.is_tensor(x) else x": copies,
         ending.rstrip(): True,

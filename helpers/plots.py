@@ -20,6 +20,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from helpers import formats
 from helpers.comparing import Comparison, Result, show_seconds
+from helpers.optimizing import Search
 from helpers.records import Record
 from helpers.roofline import Peaks, Work
 
@@ -415,6 +416,148 @@ def plane(
     return ax
 
 
+def search(found: Search, title: str = "", most: int = 4, ax=None):
+    """Draw every plan of a search: speedup across, error up, the budget dashed.
+
+    Plans within the budget are filled, those over it hollow; the best is ringed. Plans
+    without an error stand on the lower rim. Named are the best, FP32 and the fastest.
+
+    Args:
+        most: how many plans to name besides the best and FP32.
+    """
+    drawn = [t for t in found.trials if t.result and t.result.n and t.result.error]
+    drawn = [t for t in drawn if math.isfinite(t.result.error.relative)]
+    errors = [t.result.error.relative for t in drawn if t.result.error.relative > 0]
+    floor = min([*errors, found.max_error]) / 6
+    fastest = sorted((t for t in drawn), key=lambda t: -t.speedup.median)[:most]
+    with _axes(ax, height=3.8) as ax:
+        ax.axhline(found.max_error, color=DARK, ls="--", lw=1.2)
+        words = f"budget: {found.max_error:g}"
+        place = {"transform": ax.get_yaxis_transform(), "fontsize": 9, "va": "bottom"}
+        ax.text(0.01, found.max_error, words, **place)
+        named = []
+        for trial in drawn:
+            base = trial.plan.precision == "FP32" and len(trial.plan.parts) == 1
+            x = 1.0 if base else trial.speedup.median
+            y = max(trial.result.error.relative, floor)
+            color, marker = look(trial.plan.precision.split()[0])
+            face = "none" if trial.verdict else color
+            ax.plot(x, y, marker, ms=8, mfc=face, mec=color, ls="")
+            if trial.plan == found.best:
+                ax.plot(x, y, "o", ms=16, mfc="none", mec=DARK, mew=1.5)
+            if trial.plan == found.best or base or trial in fastest:
+                named.append((y, x, str(trial.plan)))
+        ax.set_xscale("log")
+        ax.set_yscale("log")
+        ax.set_ylim(floor / 2.5, max([*errors, found.max_error]) * 6)
+        low, high = ax.get_xlim()
+        ax.set_xlim(low / 1.1, high * (high / low) ** 1.1)
+        for name in dict.fromkeys(t.plan.precision.split()[0] for t in drawn):
+            color, marker = look(name)
+            ax.plot([], [], marker, color=color, ls="", label=name)
+        ax.legend(loc="upper right", ncols=4, columnspacing=0.8, handletextpad=0.1)
+        _labels(ax, named)
+        _plain_ticks(ax)
+        speed, error = "speedup over FP32", "relative error (lower is better)"
+        ax.set(title=title or "Plans: speed and error", xlabel=speed, ylabel=error)
+    return ax
+
+
+def _labels(
+    ax, named: Sequence[tuple[float, float, str]], at: float | None = None
+) -> None:
+    """Write names in a column to the right of (y, x), or ``at`` an x; none overlap."""
+    least = math.log(ax.get_ylim()[1] / ax.get_ylim()[0]) / 17
+    at = 1.25 * max(x for _, x, _ in named) if at is None else at
+    height = -math.inf
+    for y, x, words in sorted(named):
+        height = max(math.log(y), height + least)
+        spot = (at, math.exp(height))
+        line = {"arrowstyle": "-", "color": GRAY, "lw": 0.6, "shrinkB": 5}
+        place = {"va": "center", "fontsize": 9, "arrowprops": line}
+        ax.annotate(words, (x, y), xytext=spot, **place)
+
+
+def _plain_ticks(ax) -> None:
+    """Label a logarithmic axis of speedups with plain numbers: 0.5, 1, 2, 5, 10."""
+    low, high = ax.get_xlim()
+    steps = [m * 10.0**k for k in range(-3, 4) for m in (1, 2, 5)]
+    ticks = [tick for tick in steps if low <= tick <= high]
+    ax.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    ax.set_xticks([], minor=True)
+
+
+def ladder(
+    steps: Mapping[str, float],
+    alone: Mapping[str, float] | None = None,
+    guess: Mapping[str, float] | None = None,
+    reference: Record | None = None,
+    title: str = "",
+    ax=None,
+):
+    """Draw speedups step upon step: bars for all steps so far, and each step alone.
+
+    Args:
+        steps: step → speedup over the start once this step and those before are taken.
+        alone: step → its speedup without the others, as a diamond.
+        guess: as hollow circles.
+        reference: the reference machine's run, as outlines; its data are ``steps``.
+    """
+    ghosts = {} if reference is None else reference.data
+    names = list(dict.fromkeys((*steps, *ghosts)))
+    with _axes(ax, height=0.4 * len(names) + 1.3) as ax:
+        for row, name in enumerate(names):
+            if name in ghosts:
+                outline = {"fill": False, "edgecolor": DARK, "lw": 1.2, "ls": ":"}
+                ax.barh(row, ghosts[name], height=0.8, **outline)
+            if name in steps:
+                color = GRAY if row == 0 else BLUE
+                ax.barh(row, steps[name], height=0.55, color=color)
+            ends = [steps.get(name, 0), ghosts.get(name, 0), (alone or {}).get(name, 0)]
+            words = f"   {steps[name]:.3g}×" if name in steps else ""
+            if alone and name in alone and row > 0:
+                style = {"mfc": "white", "mec": VERMILION, "mew": 1.8, "ms": 7}
+                ax.plot(alone[name], row, "D", **style)
+                words += f"  (alone {alone[name]:.3g}×)"
+            if guess and name in guess:
+                ax.plot(guess[name], row - 0.3, "o", mfc="white", mec=DARK, ms=7)
+            ax.text(max(ends), row, words, va="center", fontsize=9)
+        ax.axvline(1, color=DARK, ls="--", lw=1)
+        values = [*steps.values(), *ghosts.values(), *(alone or {}).values()]
+        ax.set_xlim(0, max([1.0, *values, *(guess or {}).values()]) * 1.45)
+        ax.set_yticks(range(len(names)), names)
+        ax.set_ylim(len(names) - 0.4, -0.6)
+        notes = ["◇ the step alone"] * bool(alone) + ["○ your guess"] * bool(guess)
+        if ghosts:
+            notes.append(f"dotted: {reference.label}")
+        xlabel = "speedup over the first row, all steps so far"
+        ax.set(title=title, xlabel="\n".join([xlabel, "; ".join(notes)]).rstrip())
+    return ax
+
+
+def memory(curves: Mapping[str, Sequence[tuple[float, int]]], title: str, ax=None):
+    """Draw the memory that calls hold over time; each curve ends at its own time.
+
+    Args:
+        curves: name → (seconds, bytes on top) of each change, in order.
+    """
+    with _axes(ax) as ax:
+        most = max((b for curve in curves.values() for _, b in curve), default=0)
+        power, unit = (30, "GiB") if most >= 2**32 else (20, "MiB")
+        for index, (name, curve) in enumerate(curves.items()):
+            color, _ = look(name, index)
+            seconds = np.array([t for t, _ in curve])
+            held = np.array([b for _, b in curve]) / 2**power
+            part = 100 * seconds / max(seconds.max(initial=0), 1e-12)
+            label = f"{name}: peak {held.max(initial=0):.3g} {unit}"
+            ax.step(part, held, where="post", color=color, lw=1.8, label=label)
+        ax.set_ylim(bottom=0)
+        ax.set(title=title, ylabel=f"{unit} on top of what was there")
+        ax.set_xlabel("time of the call, from first to last allocation, %")
+        ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=3)
+    return ax
+
+
 def timeline(rows: Mapping[str, Sequence[tuple[float, float]]], title: str, ax=None):
     """Draw when a GPU worked: one row a run, one bar a kernel, gaps where it waited.
 
@@ -614,7 +757,8 @@ def roofline(
     """Draw workloads under the machine's own roof: achieved rate against intensity.
 
     A filled marker is what was measured; the hollow one above it is what launching the
-    operations alone would allow, drawn where that is lower than the roof.
+    operations alone would allow, drawn where that is lower than the roof. More than
+    four points are named where they stand, fewer in a legend.
 
     Args:
         peaks: the measured limits.
@@ -625,7 +769,8 @@ def roofline(
     intensities = [work.intensity for work, _ in points.values()]
     knee = top / peaks.bytes_per_s
     x = np.geomspace(min(*intensities, knee) / 4, max(*intensities, knee) * 8, 100)
-    with _axes(ax, height=3.5) as ax:
+    crowded, named = len(points) > 4, []
+    with _axes(ax, height=4.2 if crowded else 3.5) as ax:
         roof = np.minimum(x * peaks.bytes_per_s, top)
         ax.plot(x, roof, color=DARK, ls="--", lw=1.5)
         for index, (name, (work, seconds)) in enumerate(points.items()):
@@ -635,13 +780,16 @@ def roofline(
             ceiling = min(work.intensity * peaks.bytes_per_s, top)
             if launch < ceiling:
                 hollow = {"mfc": "none", "mec": color, "ms": 9, "ls": ""}
-                words = f"{name}, if only launched"
+                words = "" if crowded else f"{name}, if only launched"
                 ax.plot(work.intensity, launch, marker, label=words, **hollow)
-            ax.plot(work.intensity, rates[-1], marker, color=color, ms=9, label=name)
+            label = "" if crowded else name
+            ax.plot(work.intensity, rates[-1], marker, color=color, ms=9, label=label)
+            named.append((rates[-1], work.intensity, name))
         ax.set_xscale("log", base=2)
         ax.set_yscale("log")
         ax.set_ylim(min(*rates, roof[0]) / 4, max(*rates, top) * 4)
-        ax.text(x[-1], top * 1.7, f"{format} matmul peak", ha="right", fontsize=9)
+        place = {"ha": "left" if crowded else "right", "fontsize": 9}
+        ax.text(knee if crowded else x[-1], top * 1.7, f"{format} matmul peak", **place)
         left = math.log(knee / x[0]) < 0.3 * math.log(x[-1] / x[0])  # no room there
         place = {"xytext": (-8, 4), "ha": "right"}
         place = {"xytext": (8, -8), "ha": "left"} if left else place
@@ -651,7 +799,12 @@ def roofline(
         ax.set_xlabel("arithmetic intensity: FLOP per byte moved")
         ax.set_ylabel("FLOP per second")
         ax.set_title(title)
-        ax.legend(loc="lower right")
+        if crowded:
+            ax.set_xlim(right=x[-1] * (x[-1] / x[0]) ** 0.3)
+            words = {"label": "hollow: if its operations were only launched"}
+            ax.plot([], [], "o", mfc="none", mec=DARK, ls="", **words)
+            _labels(ax, named, x[-1] * 1.1)
+        ax.legend(loc="upper left" if crowded else "lower right")
     return ax
 
 

@@ -11,6 +11,7 @@ import json
 import math
 import os
 import pathlib
+import textwrap
 
 from helpers.comparing import Comparison, Error, Result, conditions, show_seconds
 
@@ -62,6 +63,25 @@ def reference(name: str, mine: Comparison | dict, **sizes) -> Record:
         save(name, mine, pathlib.Path(folder), **sizes)
         return Record(name, {"note": "this run"})  # nothing to lay beside itself
     return load(name) or Record(name, {})
+
+
+def beside(name: str, found: dict, missing: str = "") -> None:
+    """Print facts, one a line: this machine's or, if it has none, the reference's.
+
+    Args:
+        name: of the record, "chapter/measurement".
+        found: fact → number or words; {} where this machine has none.
+        missing: why it has none, told with the reference's label.
+    """
+    theirs = reference(name, found)
+    if not found:
+        print(f"{missing} On the {theirs.label}:".strip())
+    shown = found or theirs.data
+    width = 2 + max(map(len, shown), default=0)
+    for what, value in shown.items():
+        words = f"{value:.4g}" if isinstance(value, float) else str(value)
+        line, indent = f"{what:<{width}}{words}", " " * width
+        print(textwrap.fill(line, width=88, subsequent_indent=indent))
 
 
 def save(

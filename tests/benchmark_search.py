@@ -59,7 +59,7 @@ def measure(name, peaks):
     torch.manual_seed(0)
     make, shape = WORKLOADS[name]
     model, x = make().cuda().eval(), torch.randn(*shape, device="cuda")
-    found = optimizing.search(model, x, MAX_ERROR, max_seconds=80, progress=False)
+    found = optimizing.search(model, x, MAX_ERROR, max_seconds=85, progress=False)
     print(f"{name}: {found.seconds:.0f} s of search", found, found.final, sep="\n")
     bf16 = copy.deepcopy(model).bfloat16()
     recipe = copy.deepcopy(model).bfloat16()
