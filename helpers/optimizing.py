@@ -414,9 +414,9 @@ def search(
     """Find the fastest plan for a model on this machine whose answers are right enough.
 
     Each plan is tried alone, in turns with FP32, and leaves the memory again; those
-    that come close to the fastest are kept for a final, all in turns. The best is the
-    simplest plan of the final that no other beats measurably. An interrupt (Ctrl+C,
-    or the stop button) ends the search early; what was found until then is returned.
+    that come close to the fastest are kept for a final, all in turns. There, a plan
+    must be measurably faster than every simpler choice to be the best. An interrupt
+    (Ctrl+C, or the stop button) ends the search early, and what was found is returned.
 
     The search forgets what ``torch.compile`` has compiled in this process; it compiles
     again when called again. A plan that compiles cannot be stopped halfway, so the last
@@ -460,9 +460,10 @@ def search(
 
 
 def choose(final: Comparison, plans: Mapping[str, Plan]) -> Plan:
-    """Return the simplest plan of a comparison that no other is measurably faster than.
+    """Return the best plan of a comparison: nothing more complex without a gain.
 
-    Of two equally simple ones, the more exact.
+    From the simplest on, of two equally simple ones the more exact first, each plan
+    must be measurably faster than the best before it to take its place.
 
     Args:
         final: FP32 first.
@@ -473,15 +474,12 @@ def choose(final: Comparison, plans: Mapping[str, Plan]) -> Plan:
         error = final[name].error
         return (plans[name].complexity, error.relative if error else 0.0, name)
 
-    def beaten(name):
-        ratios = (final.speedup(other, over=name) for other in ran if other != name)
-        return any(ratio.measurable and ratio.median > 1 for ratio in ratios)
-
-    ran = sorted((name for name in plans if final[name].seconds), key=order)
-    unbeaten = [name for name in ran if not beaten(name)]
-    # Three could beat one another in a circle.
-    fastest = min(ran, key=lambda name: final[name].median_s)
-    return plans[(unbeaten or [fastest])[0]]
+    best = final.baseline.name
+    for name in sorted((name for name in plans if final[name].seconds), key=order):
+        gain = final.speedup(name, over=best)
+        if gain.measurable and gain.median > 1:
+            best = name
+    return plans[best]
 
 
 class _Hunt:

@@ -428,7 +428,7 @@ def search(found: Search, title: str = "", most: int = 4, ax=None):
     drawn = [t for t in found.trials if t.result and t.result.n and t.result.error]
     drawn = [t for t in drawn if math.isfinite(t.result.error.relative)]
     errors = [t.result.error.relative for t in drawn if t.result.error.relative > 0]
-    floor = min([*errors, found.max_error]) / 6
+    floor = min([*errors, found.max_error / 100]) / 6
     fastest = sorted((t for t in drawn), key=lambda t: -t.speedup.median)[:most]
     with _axes(ax, height=3.8) as ax:
         ax.axhline(found.max_error, color=DARK, ls="--", lw=1.2)
@@ -450,13 +450,16 @@ def search(found: Search, title: str = "", most: int = 4, ax=None):
         ax.set_xscale("log")
         ax.set_yscale("log")
         ax.set_ylim(floor / 2.5, max([*errors, found.max_error]) * 6)
-        low, high = ax.get_xlim()
-        ax.set_xlim(low / 1.1, high * (high / low) ** 1.1)
+        speeds = [x for _, x, _ in named] + [t.speedup.median for t in drawn]
+        speeds = [x for x in speeds if x > 0]
+        low, high = 0.85 * min(speeds), 1.15 * max(*speeds, 2 * min(speeds))
+        end = low * (high / low) ** 1.8  # the right part is for the names
+        ax.set_xlim(low, end)
         for name in dict.fromkeys(t.plan.precision.split()[0] for t in drawn):
             color, marker = look(name)
             ax.plot([], [], marker, color=color, ls="", label=name)
         ax.legend(loc="upper right", ncols=4, columnspacing=0.8, handletextpad=0.1)
-        _labels(ax, named)
+        _labels(ax, named, low * (end / low) ** 0.6)
         _plain_ticks(ax)
         speed, error = "speedup over FP32", "relative error (lower is better)"
         ax.set(title=title or "Plans: speed and error", xlabel=speed, ylabel=error)
@@ -474,6 +477,7 @@ def _labels(
         height = max(math.log(y), height + least)
         spot = (at, math.exp(height))
         line = {"arrowstyle": "-", "color": GRAY, "lw": 0.6, "shrinkB": 5}
+        line["relpos"] = (0, 0.5)  # it ends at the left edge of the words
         place = {"va": "center", "fontsize": 9, "arrowprops": line}
         ax.annotate(words, (x, y), xytext=spot, **place)
 

@@ -75,7 +75,8 @@ def beside(name: str, found: dict, missing: str = "") -> None:
     """
     theirs = reference(name, found)
     if not found:
-        print(f"{missing} On the {theirs.label}:".strip())
+        where = f"On the {theirs.label}:" if theirs.data else "No run is stored."
+        print(textwrap.fill(f"{missing} {where}".strip(), width=88))
     shown = found or theirs.data
     width = 2 + max(map(len, shown), default=0)
     for what, value in shown.items():

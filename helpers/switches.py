@@ -150,6 +150,10 @@ def around_call(**wanted):
             yield
         return
     changed = [name for name, value in wanted.items() if before[name] != value]
+    owners = (
+        map(_owner, ("cuda.matmul", "mkldnn.matmul")) if "matmul" in changed else ()
+    )
+    shown = [(o, o.fp32_precision) for o in owners if hasattr(o, "fp32_precision")]
     try:
         for name in changed:
             _QUICK[name][1](wanted[name])
@@ -157,6 +161,8 @@ def around_call(**wanted):
     finally:
         for name in changed:
             _QUICK[name][1](before[name])
+        for owner, value in shown:  # the newer family shows what was written to it
+            owner.fp32_precision = value
 
 
 def state() -> dict[str, object]:

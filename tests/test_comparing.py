@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from helpers import compare, comparing
+from helpers import compare, comparing, machine
 
 
 def sleeper(seconds, answer=None):
@@ -523,3 +523,38 @@ def test_the_weights_of_a_callable_are_those_of_its_modules():
     assert len(found) == 5  # scale, shift, mean, variance, count
     assert any(tensor is model.running_var for tensor in found)
     assert comparing.weights(torch.relu) == []
+
+
+def test_speedup_over_another_variant():
+    results = [
+        comparing.Result(name, tuple(seconds * (1 + 0.001 * i) for i in range(9)))
+        for name, seconds in {"a": 4.0, "b": 2.0, "c": 1.0}.items()
+    ]
+    run = comparing.Comparison(results, {})
+    assert run.speedup("c").median == pytest.approx(4)
+    assert run.speedup("c", over="b").median == pytest.approx(2)
+    assert run.speedup("b", over="c").median == pytest.approx(0.5)
+    with pytest.raises(KeyError, match="'d'"):
+        run.speedup("c", over="d")
+
+
+def test_memory_over_time_goes_up_and_down_again():
+    device = machine.detect().device
+    if device == "mps":
+        pytest.skip("an Apple GPU's allocator is not seen")
+
+    def call():
+        first = torch.empty(1000, device=device)  # 4,000 bytes
+        second = torch.empty(500, device=device)  # and 2,000
+        del first
+        third = torch.empty(100, device=device)
+        del second, third
+
+    steps = comparing.memory_over_time(call)
+    held = [size for _, size in steps]
+    if device == "cpu":
+        assert held == [4000, 6000, 2000, 2400, 400, 0]
+    assert held[-1] == 0 and max(held) >= 6000 and len(held) == 6
+    times = [time for time, _ in steps]
+    assert times[0] == 0 and times == sorted(times) and times[-1] < 1
+    assert comparing.memory_over_time(lambda: None) == []

@@ -629,3 +629,77 @@ def test_a_gpus_refusals_are_pytorchs_own_words():
     assert single["efficient"] and single["math"]
     wide = machine.attention(*qkv("cuda", torch.float16, width=264))
     assert "256" in wide["flash"].why
+
+
+# ------------------------------------------------------------------- what to try first
+
+
+def described(name):
+    if name == "no GPU":
+        return machine.Machine("cpu", "a CPU", described=True)
+    return machine.gpu(name)
+
+
+EVERY = [*machine.DATA_SHEETS, "no GPU"]
+FIRST_FORMAT = {"V100": "FP16", "T4": "FP16", "RTX 2080": "FP16", "no GPU": "FP32"}
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_the_recommended_format_is_native(name):
+    here = described(name)
+    for kind in machine.KINDS:
+        advice = machine.recommend(kind, "fixed", "large", here)
+        assert advice.options["precision"] == FIRST_FORMAT.get(name, "BF16")
+        assert machine.supports(advice.options["precision"], here)
+        assert advice.options.get("channels_last", False) == (kind == "CNN")
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_varying_shapes_get_nothing_that_needs_fixed_ones(name):
+    for kind in machine.KINDS:
+        for batch in machine.BATCHES:
+            advice = machine.recommend(kind, "varying", batch, described(name))
+            assert advice.options["compile"] == "default"
+            assert advice.options["dynamic"] is True
+            said = {a.topic: a.do for a in advice.advice}
+            assert said.get("CUDA graph", "no") == "no"
+            assert said.get("cudnn.benchmark", "no") == "no"
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_small_batches_get_graphs_where_there_are_graphs(name):
+    small = machine.recommend("other", "fixed", "small", described(name))
+    large = machine.recommend("other", "fixed", "large", described(name))
+    mode = "default" if name == "no GPU" else "reduce-overhead"
+    assert small.options["compile"] == mode and large.options["compile"] == "default"
+
+
+def test_advice_has_reasons_and_sources_and_makes_a_plan():
+    from helpers.optimizing import Plan
+
+    for name in EVERY:
+        for kind in machine.KINDS:
+            advice = machine.recommend(kind, "fixed", "small", described(name))
+            Plan(**advice.options)
+            for one in advice.advice:
+                assert one.why and one.source.startswith("https://")
+                assert f"{one.do}: {one.why}" in repr(advice)
+    topics = {
+        a.topic for a in machine.recommend("other", machine=described("L4")).advice
+    }
+    assert "beyond" in topics
+    old = machine.recommend("other", machine=described("A100"))
+    assert "beyond" not in {a.topic for a in old.advice}
+
+
+@pytest.mark.parametrize(
+    "asked, words",
+    [
+        (("RNN", "fixed", "large"), "'RNN'.*CNN, transformer, other"),
+        (("CNN", "static", "large"), "'static'.*fixed, varying"),
+        (("CNN", "fixed", 32), "32.*small, large"),
+    ],
+)
+def test_recommend_refuses_what_it_does_not_know(asked, words):
+    with pytest.raises(ValueError, match=words):
+        machine.recommend(*asked)

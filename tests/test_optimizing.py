@@ -426,15 +426,17 @@ PLANS = {
 }
 
 
-def test_the_simplest_that_nothing_beats_is_chosen():
+def test_nothing_more_complex_is_chosen_without_a_measurable_gain():
     assert choose({"FP32": 1.0, "BF16": 0.99, "FP16": 0.99}) == "FP32"
     assert choose({"FP32": 1.0, "BF16": 0.5, "BF16, graph": 0.495}) == "BF16"
     assert choose({"FP32": 1.0, "BF16": 0.5, "BF16, graph": 0.4}) == "BF16, graph"
-    # 2 % at each step: neither is measurable over the one before, both together are.
+    # 2 % at each step: the first is not measurable, both together are.
     steps = {"FP32": 1.0, "BF16": 0.5, "BF16, graph": 0.49}
     steps["BF16, compiled, graph"] = 0.48
-    assert choose(steps) == "BF16, graph"
+    assert choose(steps) == "BF16, compiled, graph"
     assert choose({"FP32": 1.0, "BF16": 2.0}) == "FP32"
+    # BF16 is no gain over FP32, though the third is, and is no gain over BF16.
+    assert choose({"FP32": 1.0, "BF16": 0.98, "BF16, graph": 0.96}) == "BF16, graph"
 
 
 def test_of_two_equally_simple_ones_the_more_exact_is_chosen():

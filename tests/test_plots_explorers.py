@@ -16,6 +16,7 @@ from helpers import (  # noqa: E402
     explore,
     explorers,
     formats,
+    optimizing,
     plots,
     records,
     roofline,
@@ -389,3 +390,118 @@ def test_guides_are_drawn_and_named_at_their_ends():
     assert [list(line.get_ydata()) for line in gray] == [[2, 8]]
     assert [text.get_text() for text in ax.texts] == ["×4"]
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["a"]
+
+
+# -------------------------------------------------------------- plans, ladders, memory
+
+
+def found_search():
+    model, x = torch.nn.Linear(8, 8), torch.randn(4, 8)
+    plans = [optimizing.Plan(channels_last=True), optimizing.Plan("FP32", folded=True)]
+    return optimizing.search(model, x, plans=plans, progress=False)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the model is on the CPU")
+def test_a_search_is_drawn_with_its_budget_and_its_best():
+    found = found_search()
+    ax = plots.search(found, "Plans")
+    words = [text.get_text() for text in ax.texts]
+    assert "budget: 0.02" in words and str(found.best) in words
+    levels = [list(line.get_ydata()) for line in ax.lines if line.get_ls() == "--"]
+    assert [0.02, 0.02] in levels
+    rings = [line for line in ax.lines if line.get_markersize() == 16]
+    assert len(rings) == 1
+    filled = [line for line in ax.lines if line.get_markersize() == 8]
+    assert len(filled) == len(found.trials)
+
+
+def test_plans_over_the_budget_are_hollow_and_failures_not_drawn():
+    def trial(plan, seconds, error, verdict=""):
+        result = comparing.Result(
+            str(plan), (seconds,) * 9, 0.0, comparing.Error(error, error)
+        )
+        ratio = comparing.Ratio(1 / seconds, 1 / seconds, 1 / seconds)
+        return optimizing.Trial(plan, result, ratio, verdict)
+
+    none = comparing.Ratio(math.nan, math.nan, math.nan)
+    trials = (
+        trial(optimizing.Plan(), 1.0, 0.0),
+        trial(optimizing.Plan("BF16"), 0.5, 5e-2, "error over the budget of 0.02"),
+        optimizing.Trial(optimizing.Plan("FP16"), None, none, "not tried: time"),
+    )
+    final = comparing.Comparison([trials[0].result], {})
+    found = optimizing.Search(optimizing.Plan(), trials, final, 2e-2, 1.0)
+    ax = plots.search(found)
+    faces = [x.get_markerfacecolor() for x in ax.lines if x.get_markersize() == 8]
+    assert len(faces) == 2 and faces.count("none") == 1
+    assert "not tried: time" in str(found) and "FP16" in str(found)
+
+
+def test_a_ladder_shows_steps_alone_guesses_and_the_reference():
+    steps, alone = {"start": 1.0, "a": 2.0}, {"start": 1.0, "a": 1.5}
+    ghost = records.Record(
+        "00/x",
+        {"device": "X", "torch": "2", "date": "d"},
+        None,
+        {"start": 1.0, "a": 3.0, "b": 5.0},
+    )
+    ax = plots.ladder(steps, alone, {"a": 4.0}, ghost, "Ladder")
+    widths = [bar.get_width() for bar in ax.patches]
+    assert widths == [1.0, 1.0, 3.0, 2.0, 5.0]
+    diamonds = [x.get_xdata()[0] for x in ax.lines if x.get_marker() == "D"]
+    hollow = [x.get_xdata()[0] for x in ax.lines if x.get_marker() == "o"]
+    assert diamonds == [1.5] and hollow == [4.0]
+    assert [t.get_text() for t in ax.get_yticklabels()] == ["start", "a", "b"]
+    assert "2×  (alone 1.5×)" in " ".join(text.get_text() for text in ax.texts)
+    assert "X, torch 2, d" in ax.get_xlabel()
+
+
+def test_memory_is_drawn_with_its_peak():
+    curves = {"a": [(0.0, 2**20), (1.0, 3 * 2**20), (2.0, 0)], "b": [(0.0, 2**20)]}
+    ax = plots.memory(curves, "Memory")
+    labels = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert labels == ["a: peak 3 MiB", "b: peak 1 MiB"]
+    assert list(ax.lines[0].get_xdata()) == [0, 50, 100]
+    assert list(ax.lines[0].get_ydata()) == [1, 3, 0]
+    large = plots.memory({"a": [(0.0, 2**33)]}, "Memory")
+    assert "8 GiB" in large.get_legend().get_texts()[0].get_text()
+
+
+def test_many_points_under_a_roof_are_named_where_they_stand():
+    peaks = roofline.Peaks(1e-6, 1e11, {"FP32": 1e12})
+    work = roofline.Work(10**9, 0, 10**8, 10**8, 3)
+    points = {f"w{i}": (work, 0.01) for i in range(5)}
+    ax = plots.roofline(peaks, points)
+    assert {f"w{i}" for i in range(5)} <= {text.get_text() for text in ax.texts}
+    places = [t.xyann for t in ax.texts if t.get_text().startswith("w")]
+    assert len({place[1] for place in places}) == 5, "names on one another"
+
+
+# ------------------------------------------------------------------ the selection guide
+
+
+def test_the_guide_is_a_widget_that_answers():
+    widgets = pytest.importorskip("ipywidgets")
+    panel = explorers.recommend("CNN", "fixed", "small")
+    top, bottom, shown = panel.children
+    boxes = {box.description: box for row in (top, bottom) for box in row.children}
+    assert isinstance(shown, widgets.HTML)
+    boxes["machine"].value = "T4"
+    assert "FP16" in shown.value and "emulates" in shown.value
+    boxes["machine"].value = "B200"
+    boxes["kind"].value = "transformer"
+    assert "FP4" in shown.value and "channels_last" not in shown.value
+    boxes["shapes"].value = "varying"
+    assert "dynamic=True" in shown.value
+    with pytest.raises(ValueError, match="'RNN'"):
+        explorers.recommend("RNN")
+
+
+def test_the_guides_twin_has_a_row_for_each_generation(monkeypatch, capsys):
+    page = explorers.recommendations("CNN", "fixed", "small")
+    for words in ("Volta", "Turing", "Ampere", "Ada", "Hopper", "Blackwell", "no GPU"):
+        assert words in page.text and words in page.markup
+    monkeypatch.setitem(sys.modules, "ipywidgets", None)
+    twin = explorers.recommend("CNN", "fixed", "small")
+    assert twin.text == page.text
+    assert "not installed" in capsys.readouterr().out

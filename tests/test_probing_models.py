@@ -257,3 +257,19 @@ def test_the_guides_layer_drops_out_until_it_is_told_not_to():
     layer.eval()
     assert layer(x).shape == x.shape
     assert torch.equal(layer(x), layer(x))
+
+
+def test_vision_models_have_a_head_that_answers():
+    from helpers import models
+
+    model = models.vision("vit_b_16").eval()
+    assert model.heads.head.weight.abs().max() > 0, "torchvision leaves it all zero"
+    assert isinstance(models.vision("resnet18"), torch.nn.Module)
+
+
+def test_a_stack_of_the_guides_layer_keeps_the_shape():
+    from helpers import models
+
+    stack = models.transformer(3, 32, 4).eval()
+    x = torch.randn(2, 5, 32)
+    assert len(stack) == 3 and stack(x).shape == x.shape

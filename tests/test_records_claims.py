@@ -165,3 +165,34 @@ def test_numbers_that_json_lacks_come_back_as_numbers(tmp_path):
     back = records.load("00/numbers", tmp_path).data
     assert math.isnan(back["lost"][0]) and back["lost"][1] == math.inf
     assert back["words"] == "nan and inf" and back["x"] == [1, 2]
+
+
+def test_facts_are_told_of_this_machine_or_of_the_reference(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(records, "FOLDER", tmp_path)
+    monkeypatch.setattr(records.load, "__defaults__", (tmp_path,))
+    records.save("00/facts", {"peak": "12 MiB", "rate": 3.14159}, tmp_path)
+    records.beside("00/facts", {"peak": "1 MiB", "share": 0.5})
+    assert capsys.readouterr().out == "peak   1 MiB\nshare  0.5\n"
+    records.beside("00/facts", {}, "No GPU here.")
+    there = capsys.readouterr().out.splitlines()
+    label = records.load("00/facts", tmp_path).label
+    assert " ".join(there).startswith(f"No GPU here. On the {label}:")
+    assert there[-2:] == ["peak  12 MiB", "rate  3.142"]
+    records.beside("00/none", {}, "No GPU here.")
+    assert capsys.readouterr().out == "No GPU here. No run is stored.\n"
+
+
+WORKLOADS = ("SimpleModel-32", "transformer-1", "transformer-32", "ResNet-50-1")
+WORKLOADS += ("ResNet-50-64", "ViT-B-16-1", "ViT-B-16-64")
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_the_recorded_search_is_no_slower_than_what_it_was_raced_with(name):
+    data = records.load(f"10/bench-{name}").data
+    for other in ("recipe", "torch.compile", "BF16 eager", "eager"):
+        # 3 %: what `compare` cannot tell apart.
+        assert data[f"over {other}"] > 0.97, other
+    assert data["error"] < 2e-2 and data["search_s"] < 90
+    assert 0 < data["roof"] < 1

@@ -309,3 +309,48 @@ def test_matmul_convolution_and_rnn_obey():
                 with switches.tf32(**kind):
                     error = (call() - right).norm() / right.norm()
                 assert (error > 3e-5) == allowed, (name, allowed, float(error))
+
+
+# ------------------------------------------------------------------ around single calls
+
+VALUES = {"matmul": "high", "cudnn": False, "fast_path": False, "benchmark": True}
+SHOWN = {
+    "matmul": "float32_matmul_precision",
+    "cudnn": "cudnn.allow_tf32",
+    "fast_path": "mha fast path",
+    "benchmark": "cudnn.benchmark",
+}
+
+
+@pytest.mark.parametrize("names", [["matmul"], ["cudnn", "benchmark"], list(VALUES)])
+def test_around_call_sets_and_puts_back(names):
+    before = switches.state()
+    wanted = {name: VALUES[name] for name in names}
+    with pytest.raises(KeyError), switches.around_call(**wanted):
+        inside = switches.state()
+        raise KeyError
+    assert switches.state() == before
+    changed = {SHOWN[name]: VALUES[name] for name in names}
+    assert inside == before | changed and inside != before
+
+
+@needs_newer
+@pytest.mark.parametrize("place", ["", ".cudnn", ".cudnn.conv", ".cuda.matmul"])
+def test_around_call_beside_the_newer_family(place):
+    code = f"""
+import torch
+from helpers import switches
+owner = torch.backends{place}
+owner.fp32_precision = "ieee"
+with switches.around_call(matmul="highest", cudnn=True):
+    print(torch.backends.cudnn.allow_tf32)
+with switches.around_call(matmul="high", cudnn=False):
+    print(torch.backends.cudnn.allow_tf32, torch.get_float32_matmul_precision())
+print(owner.fp32_precision)
+"""
+    assert run(code) == ["True", "False", "high", "ieee"]
+
+
+def test_around_call_refuses_what_it_does_not_know():
+    with pytest.raises(KeyError, match="tf32"), switches.around_call(tf32=True):
+        pass
