@@ -805,10 +805,12 @@ def roofline(
         ax.set_title(title)
         if crowded:
             ax.set_xlim(right=x[-1] * (x[-1] / x[0]) ** 0.3)
-            words = {"label": "hollow: if its operations were only launched"}
-            ax.plot([], [], "o", mfc="none", mec=DARK, ls="", **words)
+            if any(line.get_markerfacecolor() == "none" for line in ax.lines):
+                words = {"label": "hollow: if its operations were only launched"}
+                ax.plot([], [], "o", mfc="none", mec=DARK, ls="", **words)
             _labels(ax, named, x[-1] * 1.1)
-        ax.legend(loc="upper left" if crowded else "lower right")
+        if ax.get_legend_handles_labels()[1]:
+            ax.legend(loc="upper left" if crowded else "lower right")
     return ax
 
 
