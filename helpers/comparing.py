@@ -434,6 +434,7 @@ def weights(call: Callable) -> list[torch.Tensor]:
         function = call.func
         found += [function, *call.args, *call.keywords.values()]
     function = inspect.unwrap(getattr(function, "__func__", function))
+    found.append(function)
     if inspect.isfunction(function):
         found += [cell.cell_contents for cell in function.__closure__ or ()]
         found += [*(function.__defaults__ or ())]

@@ -234,6 +234,7 @@ class _Graphs:
     def __init__(self, plan: Plan, run: Callable, settings: Callable):
         self.plan, self.run, self.settings = plan, run, settings
         self.known, self.latest = {}, None
+        self.__wrapped__ = run  # so that its weights are found
 
     def __call__(self, *inputs, **named):
         leaves, spec = inputs, None  # flattening is spared where it can be
@@ -489,21 +490,21 @@ class _Hunt:
         self.model, self.args, self.named = model, args, named
         self.max_error, self.max_seconds = max_error, max_seconds
         self.fixed_shapes, self.interrupted = not varying_shapes, False
-        self.start, self.longest_s = time.perf_counter(), 0.0
+        self.start = time.perf_counter()
         self.trials, self.pairs, self.kept = {}, {}, {}
         first = Plan()
         try:
             self.fp32 = apply(first, model)
             self.right = self.fp32(*args, **named)
-            comparing.difference(
-                self.right, self.right
-            )  # raises where it is not finite
+            comparing.difference(self.right, self.right)  # raises on NaN and Inf
         except Exception as error:
             raise ValueError(f"the model fails in FP32: {_words(error)}") from error
         self.other, self.other_right = self._shifted()
         self.final = compare({str(first): self._call(self.fp32)}, rounds=9, seconds=0.1)
         result = self.final.baseline
         self.trials[first] = Trial(first, result, self.final.speedup(str(first)))
+        # The longest trial yet, of compiled plans and of others.
+        self.longest_s = {True: 0.0, False: time.perf_counter() - self.start}
 
     def _call(self, run: Callable) -> Callable:
         return functools.partial(run, *self.args, **self.named)
@@ -526,8 +527,9 @@ class _Hunt:
     def attempt(self, plan: Plan) -> None:
         """Try one plan; note what becomes of it, and keep it if it is fast."""
         gone = time.perf_counter() - self.start
-        final_s = 1.0 + len(self.kept)
-        expected = self.longest_s if plan.compile else 0.0
+        finalists = [_seconds(self.trials[each]) for each in (Plan(), *self.kept)]
+        final_s = sum(1.0 + 20 * seconds for seconds in finalists)
+        expected = max(self.longest_s[False], self.longest_s[bool(plan.compile)])
         why = _missing(plan)
         if not why and gone + expected + final_s > self.max_seconds:
             why = f"the search may take {self.max_seconds:g} s"
@@ -553,8 +555,8 @@ class _Hunt:
             self.kept[plan] = run
         run = calls = None
         self._drop_slow()
-        if plan.compile:
-            self.longest_s = max(self.longest_s, time.perf_counter() - began)
+        kind = bool(plan.compile)
+        self.longest_s[kind] = max(self.longest_s[kind], time.perf_counter() - began)
 
     def _checked(self, pair: Comparison, name: str, run: Callable) -> Comparison:
         """Take the larger error of the example's and the other inputs'."""

@@ -493,7 +493,7 @@ def cost(plan):
     work = {"FP32": 8.0, "TF32": 4.0, "FP16": 2.0, "BF16": 2.0}[plan.precision[:4]]
     work *= 0.7 if plan.compile else 1.0
     launches = 1.0 if plan.graph or plan.compile == "reduce-overhead" else 9.0
-    return max(work, launches), error[plan.precision[:4]]
+    return 1e-3 * max(work, launches), error[plan.precision[:4]]
 
 
 def test_a_search_finds_the_best_of_a_known_landscape(scripted):
@@ -570,6 +570,25 @@ def test_time_is_kept(scripted, monkeypatch):
     skipped = [t for t in found.trials if t.verdict.startswith("not tried")]
     assert skipped and "45 s" in skipped[0].verdict
     assert all(t.result is None for t in skipped)
+
+
+def test_long_trials_are_not_begun_shortly_before_the_end(scripted, monkeypatch):
+    """Each trial takes 30 s: none may begin later than 30 s before the end."""
+    scripted["cost"] = cost
+    now = [0.0]
+    monkeypatch.setattr(optimizing.time, "perf_counter", lambda: now[0])
+    scripted_compare = optimizing.compare
+
+    def slow(variants, *args, **options):
+        now[0] += 30.0
+        return scripted_compare(variants, *args, **options)
+
+    monkeypatch.setattr(optimizing, "compare", slow)
+    model, x = nn.Linear(2, 2).to(DEVICE), torch.ones(1, device=DEVICE)
+    found = search(model, x, max_seconds=200, progress=False)
+    ran = [trial for trial in found.trials if trial.result]
+    assert 2 <= len(ran) < len(found.trials)
+    assert now[0] <= 200 + 30, "the final alone may come on top"
 
 
 @pytest.mark.parametrize("name", list(cases()))
@@ -726,6 +745,13 @@ def test_graphs_are_one_for_each_shape_up_to_a_limit():
     graph.inputs[0].fill_(3.0)
     by_hand = graph.replay()[0].clone()
     assert torch.equal(by_hand, run(torch.full((2, 4), 3.0, device="cuda")))
+
+
+@gpu
+def test_weights_of_a_captured_plan_are_counted():
+    model = nn.Linear(64, 64).cuda()
+    run = apply(Plan("BF16", graph=True), model)
+    assert comparing.weight_bytes(run) == 2 * (64 * 64 + 64)
 
 
 @gpu
