@@ -291,7 +291,7 @@ def _block(
                 calls = max(1, int(seconds / max(time_block(call, 1), 1e-9)))
             return time_block(call, calls)
         except Exception as failure:
-            failures[name] = _reason(failure)
+            failures[name] = reason(failure)
             return math.nan
 
     return seconds_per_call
@@ -327,10 +327,11 @@ def _first_calls(name: str, call: Callable, right: dict | None) -> tuple[Result,
     except Exception as failure:
         if machine.detect().device == "cuda":
             torch.cuda.empty_cache()
-        return Result(name, failure=_reason(failure)), None
+        return Result(name, failure=reason(failure)), None
 
 
-def _reason(failure: Exception) -> str:
+def reason(failure: Exception) -> str:
+    """Write an exception on one line, at most 200 characters of its message."""
     words = " ".join(str(failure).split())
     return f"{type(failure).__name__}: {words[:200]}"
 
@@ -380,10 +381,11 @@ def memory_over_time(call: Callable) -> list[tuple[float, int]]:
     Each allocation and each release of the device's memory that `torch.profiler` notes:
     (seconds since the first, bytes held from then on). On a GPU these are the
     allocator's, at the time when the CPU asks for them, not when a kernel runs; and a
-    replayed CUDA graph asks for none. Empty on an Apple GPU.
+    replayed CUDA graph asks for none. Empty on an Apple GPU. Measure times first: a
+    process that was profiled may launch more slowly.
     """
     device = machine.detect().device
-    activities = [torch.profiler.ProfilerActivity.CPU]  # no hooks in the GPU's driver
+    activities = [torch.profiler.ProfilerActivity.CPU]  # it notes the GPU's memory, too
     with (
         quiet_profiler(),
         torch.profiler.profile(activities=activities, profile_memory=True) as profile,

@@ -441,7 +441,13 @@ def search(
     """
     args, named = _arguments(example_inputs)
     _check_search(model, max_error, max_seconds)
-    stages = STAGES if plans is None else [lambda hunt: plans]
+    stages = STAGES
+    if plans is not None:
+        plans = list(plans)
+        for plan in plans:
+            if not isinstance(plan, Plan):
+                raise TypeError(f"plans has {plan!r}: give Plans")
+        stages = [lambda hunt: plans]
     with compiling.fresh(), compiling.quiet(), _bar(progress) as bar:
         hunt = _Hunt(model, args, named, max_error, max_seconds, varying_shapes)
         try:
@@ -463,8 +469,9 @@ def search(
 def choose(final: Comparison, plans: Mapping[str, Plan]) -> Plan:
     """Return the best plan of a comparison: nothing more complex without a gain.
 
-    From the simplest on, of two equally simple ones the more exact first, each plan
-    must be measurably faster than the best before it to take its place.
+    From the simplest on, each plan must be measurably faster than the best before it to
+    take its place. Between equally simple ones it is enough that the interval of the
+    ratio excludes 1; where it does not, the more exact one is chosen.
 
     Args:
         final: FP32 first.
@@ -478,7 +485,8 @@ def choose(final: Comparison, plans: Mapping[str, Plan]) -> Plan:
     best = final.baseline.name
     for name in sorted((name for name in plans if final[name].seconds), key=order):
         gain = final.speedup(name, over=best)
-        if gain.measurable and gain.median > 1:
+        as_simple = plans[name].complexity == plans[best].complexity
+        if gain.low > 1 and (as_simple or gain.measurable):
             best = name
     return plans[best]
 
@@ -498,7 +506,9 @@ class _Hunt:
             self.right = self.fp32(*args, **named)
             comparing.difference(self.right, self.right)  # raises on NaN and Inf
         except Exception as error:
-            raise ValueError(f"the model fails in FP32: {_words(error)}") from error
+            raise ValueError(
+                f"the model fails in FP32: {comparing.reason(error)}"
+            ) from error
         self.other, self.other_right = self._shifted()
         self.final = compare({str(first): self._call(self.fp32)}, rounds=9, seconds=0.1)
         result = self.final.baseline
@@ -542,7 +552,7 @@ class _Hunt:
         try:
             run = apply(plan, self.model)
         except Exception as error:
-            result = Result(name, failure=_words(error))
+            result = Result(name, failure=comparing.reason(error))
             pair = Comparison([self.final.baseline, result], self.final.conditions)
         else:
             calls = {"FP32": self._call(self.fp32), name: self._call(run)}
@@ -567,7 +577,9 @@ class _Hunt:
         try:
             error = comparing.difference(run(*args, **named), self.other_right)
         except Exception as failure:
-            result = Result(name, failure=f"on other inputs: {_words(failure)}")
+            result = Result(
+                name, failure=f"on other inputs: {comparing.reason(failure)}"
+            )
         else:
             worse = error.nans or error.infs or error.relative > result.error.relative
             steady = result.error.steady
@@ -794,10 +806,6 @@ def _free() -> None:
 def _seconds(trial: Trial) -> float:
     """Return a plan's time per call, infinite if there is none: for sorting."""
     return trial.result.median_s if trial.result and trial.result.n else math.inf
-
-
-def _words(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
 
 # ------------------------------------------------------------------------ code to paste

@@ -421,6 +421,8 @@ PLANS = {
         Plan("BF16"),
         Plan("FP16"),
         Plan("BF16", graph=True),
+        Plan("FP16", graph=True),
+        Plan("BF16", compile="default"),
         Plan("BF16", compile="default", graph=True),
     )
 }
@@ -443,6 +445,14 @@ def test_of_two_equally_simple_ones_the_more_exact_is_chosen():
     times = {"FP32": 1.0, "BF16": 0.5, "FP16": 0.5}
     assert choose(times, {"BF16": 1e-2, "FP16": 1e-3}) == "FP16"
     assert choose(times, {"BF16": 1e-3, "FP16": 1e-2}) == "BF16"
+
+
+def test_of_two_equally_simple_ones_the_faster_is_chosen():
+    errors = {"BF16, compiled": 1e-2, "FP16, graph": 1e-3}
+    times = {"FP32": 1.0, "BF16, compiled": 0.49, "FP16, graph": 0.5}
+    assert choose(times, errors) == "BF16, compiled"
+    times = {"FP32": 1.0, "BF16": 0.5, "BF16, compiled": 0.49, "FP16, graph": 0.5}
+    assert choose(times, errors) == "BF16"  # not enough to be worth compiling
 
 
 @pytest.fixture
@@ -558,7 +568,6 @@ def test_an_interrupt_keeps_what_was_found(scripted):
     found = search(model, x, progress=False)
     assert found.interrupted and found.best == Plan("BF16")
     assert found.speedup.median == pytest.approx(4)
-    assert switches.state() == switches.state()
 
 
 def test_time_is_kept(scripted, monkeypatch):
@@ -592,7 +601,9 @@ def test_long_trials_are_not_begun_shortly_before_the_end(scripted, monkeypatch)
 
 
 @pytest.mark.parametrize("name", list(cases()))
-def test_searches_of_awkward_models_end_and_change_nothing(name):
+def test_searches_of_awkward_models_end_and_change_nothing(name, monkeypatch):
+    # Formats that this machine only emulates are tried, too.
+    monkeypatch.setattr(optimizing, "_missing", lambda plan: "")
     model, args, named = cases()[name]
     model = model.to(DEVICE)
     args = tuple(x.to(DEVICE) for x in args)
@@ -613,9 +624,11 @@ def test_searches_of_awkward_models_end_and_change_nothing(name):
         assert torch.equal(now, then)
     by_plan = {t.plan: t for t in found.trials}
     assert set(plans) < set(by_plan)
-    if name == "overflows" and machine.supports("FP16"):
+    if name == "overflows":
         assert "NaN" in by_plan[Plan("FP16")].verdict
-    if name == "raises in half" and machine.supports("BF16"):
+    if name == "graph break":
+        assert by_plan[Plan("BF16", folded=True)].verdict.startswith("failed")
+    if name == "raises in half":
         assert "not implemented" in by_plan[Plan("BF16")].verdict
         assert not by_plan[Plan("BF16 autocast")].verdict
     assert found.best == Plan() or found.speedup.measurable
@@ -671,6 +684,7 @@ def test_searches_take_tensors_tuples_and_dicts(capsys):
         ({"example_inputs": None}, TypeError, "None"),
         ({"max_error": 0}, ValueError, "max_error=0"),
         ({"max_seconds": "long"}, ValueError, "long"),
+        ({"plans": ["BF16"]}, TypeError, "'BF16'"),
         ({"example_inputs": torch.ones(3, 3)}, ValueError, "fails in FP32"),
         ({"example_inputs": torch.full((1, 4), math.nan)}, ValueError, "NaN"),
         ({"model": nn.Linear(4, 4).to("meta")}, ValueError, "meta"),
