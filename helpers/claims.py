@@ -2,7 +2,8 @@
 
 ``claims.toml`` holds all 114: what a guide says, how it stood when checked, what is
 true, and the notebook that tests it or the page that settles it. A notebook's cells
-judge with ``verdict``; ``table`` lays this run beside the reference machine's.
+judge with ``verdict``; ``table`` lays this run beside the reference machine's, and
+``ledger`` counts the outcomes of the whole course.
 """
 
 import dataclasses
@@ -12,6 +13,9 @@ import tomllib
 
 from helpers import records
 
+OUTCOMES = ("holds as written", "holds with conditions", "does not hold")
+OUTCOMES += ("could not be tested",)
+CITED = "settled by a page"
 VERDICTS = {
     True: "holds here",
     False: "does not hold here",
@@ -79,10 +83,13 @@ def verdict(id: str, holds: bool | None, evidence: str) -> None:
 
 
 class Table:
-    """Show claims and verdicts; text wraps instead of being cut off."""
+    """Show claims and verdicts; text wraps instead of being cut off.
 
-    def __init__(self, frame):
-        self.frame = frame
+    With a ``summary``, a notebook shows that line, and the table once it is clicked.
+    """
+
+    def __init__(self, frame, summary: str = ""):
+        self.frame, self.summary = frame, summary
 
     def __repr__(self) -> str:
         return self.frame.to_string(max_colwidth=60)
@@ -96,20 +103,78 @@ class Table:
         head, body = html.split("<tbody>")
         head = head.replace("<th>", '<th style="text-align: left">')
         ids = '<th style="text-align: left; white-space: nowrap">'
-        return f"{head}<tbody>{body.replace('<th>', ids)}"
+        html = f"{head}<tbody>{body.replace('<th>', ids)}"
+        if self.summary:
+            html = f"<details><summary>{self.summary}</summary>{html}</details>"
+        return html
 
 
-def table(chapter: str) -> Table:
+def outcome(claim: Claim) -> str:
+    """Return which of ``OUTCOMES`` a claim has come to, on the reference machine.
+
+    The run decides, or, for a claim with a citation, the page. What holds there and was
+    not found "right" when it was checked holds with conditions: ``truth`` says which.
+    """
+    holds = claim.checked in ("right", "incomplete")
+    if claim.chapter:
+        holds = _reference(claim).get("holds")
+    if holds is None:
+        return OUTCOMES[3]
+    return OUTCOMES[(0 if claim.checked == "right" else 1) if holds else 2]
+
+
+def ledger() -> dict[str, dict[str, int]]:
+    """Count the claims' outcomes: chapter → outcome → how many; ``CITED`` is the last.
+
+    They are those of the reference machine, not of this run.
+    """
+    counts = {claim.chapter: dict.fromkeys(OUTCOMES, 0) for claim in load().values()}
+    for claim in load().values():
+        counts[claim.chapter][outcome(claim)] += 1
+    return {name or CITED: counts[name] for name in sorted(counts, key=_last_if_empty)}
+
+
+def _last_if_empty(name: str) -> tuple[bool, str]:
+    return (not name, name)
+
+
+def _reference(claim: Claim) -> dict:
+    """Return what the reference machine's run says of a claim; {} if nothing."""
+    record = records.load(f"{claim.chapter[:2]}/verdicts") if claim.chapter else None
+    return record.data.get(claim.id, {}) if record else {}
+
+
+def _course() -> Table:
+    """Show all claims with their outcomes on the reference machine."""
+    import pandas
+
+    rows = {
+        name: {
+            "the guide says": claim.says,
+            "outcome": outcome(claim),
+            "by": _reference(claim).get("evidence", claim.citation),
+            "where": claim.chapter or "a page",
+        }
+        for name, claim in load().items()
+    }
+    frame = pandas.DataFrame.from_dict(rows, orient="index")
+    return Table(frame, f"All {len(rows)} claims")
+
+
+def table(chapter: str = "") -> Table:
     """Lay a chapter's verdicts from this run beside the reference machine's.
 
     Args:
-        chapter: the notebook's file name without its ending, "01_float_formats".
+        chapter: the notebook's file name without its ending, "01_float_formats"; ""
+            for all claims of the course, with their outcomes on the reference machine.
 
     Raises:
         ValueError: no claim belongs to that chapter.
     """
     import pandas
 
+    if not chapter:
+        return _course()
     mine = {name: claim for name, claim in load().items() if claim.chapter == chapter}
     if not mine:
         chapters = sorted({c.chapter for c in load().values() if c.chapter})

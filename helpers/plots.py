@@ -63,6 +63,7 @@ LOOK = {  # name → (color, marker)
 }
 SPARE = [(BLUE, "o"), (VERMILION, "s"), (GREEN, "^"), (PURPLE, "D"), (ORANGE, "v")]
 FIELD_TINTS = {"sign": "#F3C9DD", "exponent": "#F9DDA6", "significand": "#BFE3F5"}
+LEFT = (PURPLE, ORANGE, YELLOW)  # for more parts than good, fair, bad, unknown
 STYLE = {
     "figure.facecolor": "white",
     "axes.facecolor": "white",
@@ -369,6 +370,64 @@ def bars(
         ax.set_yticks(range(len(names)), names)
         ax.set_ylim(len(names) - 0.4, -0.6)
         ax.set(title=title, xlabel=xlabel)
+    return ax
+
+
+def stacked(counts: Mapping[str, Mapping[str, int]], title: str, xlabel: str, ax=None):
+    """Draw one bar per name, made of parts with their counts written in them.
+
+    Args:
+        counts: name → part → how many; the parts have the same order everywhere, and
+            their colors go from good to bad to unknown.
+    """
+    parts = dict.fromkeys(part for row in counts.values() for part in row)
+    colors = dict(zip(parts, (GREEN, SKY, VERMILION, GRAY, *LEFT), strict=False))
+    with _axes(ax, height=0.27 * len(counts) + 1.3) as ax:
+        for row, mine in enumerate(counts.values()):
+            start = 0
+            for part, count in mine.items():
+                look = {"color": colors[part], "edgecolor": "white", "height": 0.75}
+                ax.barh(row, count, left=start, label=part if not row else "", **look)
+                if count:
+                    ax.text(start + count / 2, row, count, ha="center", va="center")
+                start += count
+        ax.set_yticks(range(len(counts)), list(counts))
+        ax.set_ylim(len(counts) - 0.4, -0.6)
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+        ax.set(title=title, xlabel=xlabel)
+        ax.figure.legend(loc="outside lower center", ncols=len(parts))
+    return ax
+
+
+def decisions(steps: Sequence[tuple[str, str, str]], last: str, title: str, ax=None):
+    """Draw a chain of yes-or-no questions, top to bottom, each with one way out.
+
+    Args:
+        steps: (question, the answer that leads out, "yes" or "no", and where to); the
+            other answer leads down to the next question.
+        last: what is left at the bottom.
+    """
+    arrow = {"arrowstyle": "-|>", "color": DARK, "shrinkA": 0, "shrinkB": 0}
+    bottom, half = len(steps), 0.32  # half the height of a box
+
+    def box(left: float, right: float, row: int, words: str, color: str) -> None:
+        corner, size = (left, row - half), (right - left, 2 * half)
+        ax.add_patch(Rectangle(corner, *size, fc=color, ec=DARK))
+        ax.text((left + right) / 2, row, words, ha="center", va="center")
+
+    with _axes(ax, height=0.72 * (bottom + 1) + 0.4) as ax:
+        for row, (question, out, where) in enumerate(steps):
+            box(0.0, 0.45, row, question, "#E8F1FA")
+            box(0.54, 1.0, row, where, "#FDF3D9")
+            ax.annotate("", (0.54, row), (0.45, row), arrowprops=arrow)
+            ax.text(0.49, row - 0.06, out, ha="center", va="bottom", fontsize=9)
+            ends = (0.225, row + 1 - half), (0.225, row + half)
+            ax.annotate("", *ends, arrowprops=arrow)
+            down = "no" if out == "yes" else "yes"
+            ax.text(0.235, row + 0.5, down, va="center", fontsize=9)
+        box(0.0, 0.45, bottom, last, "#FDF3D9")
+        ax.set(xlim=(-0.01, 1.01), ylim=(bottom + 0.4, -0.4), title=title)
+        ax.set_axis_off()
     return ax
 
 

@@ -505,3 +505,21 @@ def test_the_guides_twin_has_a_row_for_each_generation(monkeypatch, capsys):
     twin = explorers.recommend("CNN", "fixed", "small")
     assert twin.text == page.text
     assert "not installed" in capsys.readouterr().out
+
+
+def test_stacked_bars_carry_each_count_that_is_not_zero():
+    counts = {"one": {"good": 2, "bad": 0}, "two": {"good": 1, "bad": 30}}
+    ax = plots.stacked(counts, "title", "claims")
+    assert words(ax) == ["2", "1", "30"]
+    assert [bar.get_width() for bar in ax.patches] == [2, 0, 1, 30]
+    assert [text.get_text() for text in ax.get_yticklabels()] == ["one", "two"]
+    ax.figure.canvas.draw()
+
+
+def test_decisions_lead_out_and_down():
+    steps = [("Is it on?", "no", "switch it on"), ("Is it hot?", "yes", "wait")]
+    ax = plots.decisions(steps, "ask", "title")
+    said = words(ax)
+    assert said[:5] == ["Is it on?", "switch it on", "", "no", ""]
+    assert said.count("yes") == 2 and said.count("no") == 2 and "ask" in said
+    ax.figure.canvas.draw()

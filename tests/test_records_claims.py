@@ -1,5 +1,6 @@
 """helpers.records, helpers.claims: what is kept comes back, what is judged is told."""
 
+import dataclasses
 import json
 import math
 
@@ -196,3 +197,36 @@ def test_the_recorded_search_is_no_slower_than_what_it_was_raced_with(name):
         assert data[f"over {other}"] > 0.97, other
     assert data["error"] < 2e-2 and data["search_s"] < 90
     assert 0 < data["roof"] < 1
+
+
+@pytest.mark.parametrize(
+    "checked, holds, outcome",
+    [
+        ("right", True, "holds as written"),
+        ("incomplete", True, "holds with conditions"),
+        ("wrong", True, "holds with conditions"),
+        ("right", False, "does not hold"),
+        ("right", None, "could not be tested"),
+    ],
+)
+def test_a_run_decides_what_becomes_of_a_claim(checked, holds, outcome, monkeypatch):
+    record = records.Record("00/verdicts", {}, data={"G1-1": {"holds": holds}})
+    monkeypatch.setattr(records, "load", lambda name: record)
+    claim = dataclasses.replace(claims.get("G1-1"), checked=checked)
+    assert claims.outcome(claim) == outcome
+    never = dataclasses.replace(claim, id="G1-2")
+    assert claims.outcome(never) == "could not be tested"
+
+
+def test_a_page_decides_where_no_run_can():
+    claim = dataclasses.replace(claims.get("G1-1"), chapter="", citation="a page")
+    for checked, outcome in {"right": 0, "incomplete": 1, "outdated": 2}.items():
+        mine = dataclasses.replace(claim, checked=checked)
+        assert claims.outcome(mine) == claims.OUTCOMES[outcome]
+
+
+def test_the_whole_course_is_a_table_to_unfold():
+    table = claims.table()
+    assert len(table.frame) == 114
+    html = table._repr_html_()
+    assert html.startswith("<details><summary>All 114 claims") and "G2-43" in html
