@@ -20,8 +20,21 @@ PUBLIC_CELL_METADATA = ("tags", "slideshow")
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 KERNEL = dict(display_name="Python 3 (ipykernel)", language="python", name="python3")
 LANGUAGE = {"kernelspec": KERNEL, "language_info": {"name": "python"}}
-# The README's chart: drawn by the cell of this notebook whose source has these words.
-README_CHART = ("00_measure_first.ipynb", "plots.speed_and_error(")
+# The README's charts: (notebook, words of the cell that draws it) → file in .github.
+README_CHARTS = {
+    ("00_measure_first.ipynb", "plots.speed_and_error("): "00-speed-and-error.png",
+    ("01_float_formats.ipynb", "plots.bit_layout("): "01-bits.png",
+    ("02_inference_mode.ipynb", "plots.speed_and_error("): "02-grad-modes.png",
+    ("03_mixed_precision.ipynb", "on real digits"): "03-decisions.png",
+    ("04_torch_compile.ipynb", "plots.lines("): "04-total-time.png",
+    ("05_tf32_tensor_cores.ipynb", "plots.plane("): "05-formats.png",
+    ("06_cudnn.ipynb", "plots.lines("): "06-shapes.png",
+    ("07_flash_attention.ipynb", "speed_and_error(exactness"): "07-back-ends.png",
+    ("08_cuda_graphs.ipynb", "plots.timeline("): "08-timeline.png",
+    ("09_memory_and_profiling.ipynb", "plots.ladder("): "09-ladder.png",
+    ("10_putting_it_together.ipynb", "plots.search(found"): "10-search.png",
+    ("11_troubleshooting.ipynb", "plots.stacked("): "11-ledger.png",
+}
 # Asked in a process of its own: a CUDA context here would take memory away from
 # the notebooks and show in what they measure.
 ASK_MACHINE = """
@@ -109,11 +122,17 @@ def record(path, machine, environment):
     unfinished = path.with_suffix(".ipynb.tmp")
     unfinished.write_bytes(nbformat.writes(notebook).rstrip("\n").encode() + b"\n")
     os.replace(unfinished, path)
-    name, words = README_CHART
-    if path.resolve() == REPOSITORY / "notebooks" / name:
-        picture = base64.b64decode(chart_of(notebook, words))
-        (REPOSITORY / ".github" / "speed-and-error.png").write_bytes(picture)
+    if path.resolve().parent == REPOSITORY / "notebooks":
+        save_charts(path.name, notebook)
     return minutes
+
+
+def save_charts(name, notebook):
+    """Write the README's charts of one of our notebooks to .github."""
+    for (source, words), file in README_CHARTS.items():
+        if source == name:
+            picture = base64.b64decode(chart_of(notebook, words))
+            (REPOSITORY / ".github" / file).write_bytes(picture)
 
 
 def chart_of(notebook, words):

@@ -1,5 +1,6 @@
 """The stored notebooks: what a reader meets before running anything."""
 
+import collections
 import datetime
 import re
 import shutil
@@ -13,11 +14,14 @@ import pytest
 import record
 import set_repository
 
+from helpers import claims, records
+
 REPOSITORY = Path(__file__).resolve().parents[1]
 PATHS = sorted((REPOSITORY / "notebooks").glob("*.ipynb"))
 # nbval ignores a tag that it does not know, so a misspelled one would test nothing.
 TAGS = {"nbval-ignore-output", "nbval-skip", "nbval-check-output", "raises-exception"}
 UNCOMPARED = {"nbval-ignore-output", "nbval-skip"}
+JUDGED = r"^(G[12]-\d+) (?:holds|does not hold|cannot be tested) here: "
 MACHINE_PATH = re.compile(r"(?<![\w.])(/(home|root|Users|tmp|work|opt)/|[A-Z]:\\)")
 
 
@@ -116,6 +120,7 @@ def test_compared_outputs_name_no_machine(notebook):
 def test_code_is_short(notebook):
     for index, cell in code_cells(notebook):
         lines = [line for line in cell.source.splitlines() if line.strip()]
+        lines = [line for line in lines if not line.startswith("import ")]
         most = 40 if any(line.startswith("class ") for line in lines) else 25
         assert 0 < len(lines) <= most, f"cell {index}"
         # The link of a fork may be longer than ours.
@@ -163,6 +168,46 @@ def test_internal_links_lead_somewhere(path, notebook):
         assert target.exists(), link
         if fragment and target.suffix == ".ipynb":
             assert anchor(fragment) in anchors(target), link
+
+
+def test_each_claim_is_judged_once_or_settled_by_a_page():
+    judged = collections.Counter()
+    for path in PATHS:
+        for _, cell in code_cells(nbformat.read(path, as_version=4)):
+            lines = re.findall(JUDGED, shown_text(cell), re.M)
+            judged.update((claim_id, path.stem) for claim_id in lines)
+    known = claims.load()
+    wanted = {(c.id, c.chapter): 1 for c in known.values() if c.chapter}
+    assert judged == wanted
+    assert {c.id for c in known.values() if c.citation} == known.keys() - {
+        claim_id for claim_id, _ in judged
+    }
+
+
+def test_the_ledger_shows_the_records():
+    counts = claims.ledger()
+    assert list(counts) == [*sorted(path.stem for path in PATHS[:-1]), claims.CITED]
+    assert sum(sum(row.values()) for row in counts.values()) == 114
+    for path in PATHS[:-1]:
+        there = records.load(f"{path.stem[:2]}/verdicts").data
+        mine = {c.id for c in claims.load().values() if c.chapter == path.stem}
+        assert there.keys() == mine, path.name
+        false = [name for name, said in there.items() if said["holds"] is False]
+        assert counts[path.stem]["does not hold"] == len(false), path.name
+
+
+def test_messages_in_headings_were_really_raised():
+    books = {path.stem: nbformat.read(path, as_version=4) for path in PATHS}
+    # One message of CUDA graphs is raised in the chapter that the entry links to.
+    cells = code_cells(books["11_troubleshooting"]) + code_cells(
+        books["08_cuda_graphs"]
+    )
+    shown = " ".join(" ".join(shown_text(cell) for _, cell in cells).split())
+    headings = re.findall(r"^### (`.*)$", prose(books["11_troubleshooting"]), re.M)
+    assert len(headings) >= 18
+    for heading in headings:
+        for literal in re.findall(r"`(.+?)`", heading):
+            assert literal in shown, literal
 
 
 def set_up_cell(path):

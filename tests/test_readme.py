@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import nbformat
+import pytest
 import record
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -47,9 +48,20 @@ def test_the_reference_machine_is_the_one_that_recorded():
         assert said.groups() == (recorded.device, recorded.torch, recorded.date)
 
 
-def test_the_chart_is_the_recorded_notebooks_own():
-    name, words = record.README_CHART
+def test_each_notebook_has_a_chart_in_the_readme():
+    assert [path.name for path in NOTEBOOKS] == [
+        name for name, _ in record.README_CHARTS
+    ]
+    shown = re.findall(r"!\[(.+?)\]\(\.github/(.+?)\)", README)
+    assert [file for _, file in shown] == list(record.README_CHARTS.values())
+    assert all(len(words.split()) > 8 for words, _ in shown), "say what is to be seen"
+
+
+@pytest.mark.parametrize("chart", record.README_CHARTS, ids=lambda chart: chart[0])
+def test_charts_are_the_recorded_notebooks_own(chart):
+    name, words = chart
     notebook = nbformat.read(REPOSITORY / "notebooks" / name, 4)
     picture = base64.b64decode(record.chart_of(notebook, words))
-    assert (REPOSITORY / ".github" / "speed-and-error.png").read_bytes() == picture
+    file = REPOSITORY / ".github" / record.README_CHARTS[chart]
+    assert file.read_bytes() == picture
     assert len(picture) < 100_000
