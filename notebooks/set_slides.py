@@ -14,11 +14,12 @@ there is to read, to guess and to see:
 """
 
 import argparse
+import re
 import sys
 
 from record import REPOSITORY
 
-SKIPPED_SECTIONS = ("## Sizes", "## What the guide")  # guide or guides
+SKIPPED_SECTIONS = ("## Sizes", "## The guides' claims")
 WHAT = "**What you'll do"
 BELOW = (WHAT, "###", "<details>")
 
@@ -58,13 +59,14 @@ def slide_types(cells):
             shown = cell.outputs and not skipping and not exercise
             types.append("subslide" if shown else "skip")
             continue
-        if text.startswith("## "):
-            skipping = text.startswith(SKIPPED_SECTIONS)
+        before = skipping or text.startswith("## ")
+        for heading in re.findall("^## .*", text, re.M):
+            skipping = heading.startswith(SKIPPED_SECTIONS)
         if text.startswith(BELOW) or ("**Predict" in text and not text.startswith("#")):
             kind = "subslide"
         else:
             kind = "slide" if text.startswith(("# ", "## ")) else "-"
-        hidden = skipping and not text.startswith(("# ", WHAT))
+        hidden = before and skipping and not text.startswith(("# ", WHAT))
         types.append("skip" if hidden or text.startswith("**Fine print") else kind)
     return types
 

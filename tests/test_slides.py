@@ -34,7 +34,7 @@ def test_answers_stand_below_their_questions():
         "The chart says 3.": "-",
         "**Predict** the next.": "subslide",
         "a = 4": "skip",
-        "## What the guides say": "skip",
+        "## The guides' claims": "skip",
         "print(5)": "skip",
         "## Your turn": "slide",
         "check(\n    None)": "skip",
