@@ -1,97 +1,99 @@
-"""The exercises' answers: each is folded below its cell, and it is right."""
+"""The exercises: each has one folded answer, and `check` tells right from wrong."""
 
-import builtins
-import dis
+import ast
 import re
-import types
+import symtable
 from pathlib import Path
 
 import nbformat
 import pytest
 
 NOTEBOOKS = sorted((Path(__file__).parents[1] / "notebooks").glob("*.ipynb"))
-FOLDED = r"<details><summary>Answer</summary>\n\n```python\n(.+?)\n```"
-UNANSWERED = re.compile(r"^(my_\w+(?:, my_\w+)*) = None\b.*$", re.M)
+FOLDED = re.compile(r"<details><summary>Answer</summary>\n\n```python\n(.+?)```", re.S)
+UNANSWERED = re.compile(r"^(my_\w+(?:, my_\w+)*) = None\b.*\n", re.M)
 
 
 def exercises(path):
-    """Return, for each exercise of a notebook, its cell's index and its answer."""
+    """Return of each exercise the code cells before, its own, and the answers below."""
     cells = nbformat.read(path, as_version=4).cells
-    found = []
-    for index, cell in enumerate(cells):
-        if cell.cell_type == "code" and re.search(r"^check\(", cell.source, re.M):
-            below = cells[index + 1]
-            answers = re.findall(FOLDED, below.source, re.S)
-            assert below.cell_type == "markdown" and len(answers) == 1, (path, index)
-            found.append((index, answers[0]))
+    found, before = [], []
+    for cell, below in zip(cells, [*cells[1:], {}], strict=True):
+        if cell.cell_type != "code":
+            continue
+        if re.search(r"^check\(", cell.source, re.M):
+            answers = FOLDED.findall(below.get("source", ""))
+            found.append((tuple(before), cell.source, answers))
+        before.append(cell.source)
     return found
 
 
-CASES = [(path, *exercise) for path in NOTEBOOKS for exercise in exercises(path)]
+CASES = [
+    pytest.param(*exercise, id=f"{path.stem}-{number}")
+    for path in NOTEBOOKS
+    for number, exercise in enumerate(exercises(path), 1)
+]
 
 
 def names(source):
-    """Return the global names that a cell defines, and those that it uses."""
-    made, used, codes = set(), set(), [compile(source, "cell", "exec")]
-    for code in codes:
-        codes += [each for each in code.co_consts if isinstance(each, types.CodeType)]
-        for step in dis.get_instructions(code):
-            if step.opname in ("STORE_NAME", "STORE_GLOBAL"):
-                made.add(step.argval)
-            elif step.opname in ("LOAD_NAME", "LOAD_GLOBAL"):
-                used.add(step.argval)
-    return made, used
+    """Return the global names that code sets, and those that it takes from before."""
+    made, taken = set(), set()
+    for statement in ast.parse(source).body:
+        tables = [symtable.symtable(ast.unparse(statement), "cell", "exec")]
+        symbols = tables[0].get_symbols()
+        for table in tables:  # the cell's, and those of the functions inside
+            tables += table.get_children()
+            symbols += [s for s in table.get_symbols() if s.is_global()]
+        uses = {s.get_name() for s in symbols if s.is_referenced()}
+        sets = {s.get_name() for s in symbols if s.is_assigned() or s.is_imported()}
+        taken |= uses - made
+        made |= sets
+    return made, taken
 
 
-def needed(cells, source):
-    """Return the sources of the earlier cells that a cell builds on, in order."""
+def needed(before, source):
+    """Return those of the cells before that code builds on, in their order."""
     _, missing = names(source)
     kept = []
-    for cell in reversed(cells):
-        made, used = names(cell)
+    for cell in reversed(before):
+        made, taken = names(cell)
         if made & missing:
             kept.insert(0, cell)
-            missing = (missing - made) | used
+            missing = (missing - made) | taken
     return kept
 
 
-def run(path, index, answer, capsys):
-    """Run an exercise's cell with an answer in it; return what it prints."""
-    cells = nbformat.read(path, as_version=4).cells
-    source, count = UNANSWERED.subn(
-        lambda found: answer or found[0], cells[index].source
-    )
-    assert count == 1
-    earlier = [cell.source for cell in cells[:index] if cell.cell_type == "code"]
-    space = {"__name__": "__main__", "__builtins__": builtins}
-    for code in needed(earlier[1:], source):  # the first cell finds `helpers`
-        exec(compile(code, path.name, "exec"), space)
-    capsys.readouterr()
-    exec(compile(source, path.name, "exec"), space)
-    return capsys.readouterr().out
-
-
-def case_id(case):
-    path, index, _ = case
-    return f"{path.stem}-{index}"
+def run(source, space):
+    """Run a cell as a kernel would, apart from magics."""
+    exec(compile(source, "cell", "exec"), space)
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_each_notebook_has_two_or_three_exercises(path):
-    assert len(exercises(path)) in (2, 3)
+def test_two_or_three_exercises_with_one_answer_each(path):
+    found = exercises(path)
+    assert len(found) in (2, 3)
+    assert [len(answers) for _, _, answers in found] == [1] * len(found)
+    # None that the rules above overlook: unchecked, or folded somewhere else.
+    cells = nbformat.read(path, as_version=4).cells
+    prose = "\n\n".join(c.source for c in cells if c.cell_type == "markdown")
+    turn = prose.partition("## Your turn\n")[2]
+    assert len(re.findall(r"^### \d\. ", turn, re.M)) == len(found)
+    assert turn.count("<details") == len(found)
 
 
-@pytest.mark.parametrize("case", CASES, ids=case_id)
-def test_the_folded_answer_is_right(case, capsys):
-    path, index, answer = case
-    assert run(path, index, answer, capsys).startswith("Right.")
-
-
-@pytest.mark.parametrize("case", CASES, ids=case_id)
-def test_no_answer_and_a_wrong_one_are_no_errors(case, capsys):
-    path, index, _ = case
-    assert run(path, index, "", capsys).startswith("Not attempted yet")
-    source = nbformat.read(path, as_version=4).cells[index].source
-    mine = re.findall(r"my_\w+", UNANSWERED.search(source)[1])
-    wrong = "; ".join(f"{name} = object()" for name in mine)
-    assert run(path, index, wrong, capsys).startswith("Not yet")
+@pytest.mark.parametrize("before, source, answers", CASES)
+def test_no_answer_a_wrong_one_and_the_right_one(before, source, answers, capsys):
+    (unanswered,) = UNANSWERED.finditer(source)
+    wrong = ", ".join("object()" for _ in unanswered[1].split(", "))
+    attempts = {
+        "Not attempted yet": unanswered[0],
+        "Not yet": f"{unanswered[1]} = {wrong}\n",
+        "Right.": answers[0],
+    }
+    # In one kernel after the other attempts, as the reader does it.
+    space = {"__name__": "__main__"}
+    for cell in needed(before, source.replace(unanswered[0], answers[0])):
+        run(cell, space)
+    for words, attempt in attempts.items():
+        capsys.readouterr()
+        run(source.replace(unanswered[0], attempt), space)
+        assert capsys.readouterr().out.startswith(words), attempt
