@@ -10,7 +10,7 @@ Each function takes ``ax=None``, draws, and returns the axes.
 import contextlib
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -556,6 +556,7 @@ def ladder(
     guess: Mapping[str, float] | None = None,
     reference: Record | None = None,
     title: str = "",
+    unclear: Collection[str] = (),
     ax=None,
 ):
     """Draw speedups step upon step: bars for all steps so far, and each step alone.
@@ -565,6 +566,7 @@ def ladder(
         alone: step → its speedup without the others, as a diamond.
         guess: as hollow circles.
         reference: the reference machine's run, as outlines; its data are ``steps``.
+        unclear: those whose difference is not measurable: "step" or "step alone".
     """
     ghosts = {} if reference is None else reference.data
     names = list(dict.fromkeys((*steps, *ghosts)))
@@ -578,10 +580,12 @@ def ladder(
                 ax.barh(row, steps[name], height=0.55, color=color)
             ends = [steps.get(name, 0), ghosts.get(name, 0), (alone or {}).get(name, 0)]
             words = f"   {steps[name]:.3g}×" if name in steps else ""
+            words = "   no measurable difference" if name in unclear else words
             if alone and name in alone and row > 0:
                 style = {"mfc": "white", "mec": VERMILION, "mew": 1.8, "ms": 7}
                 ax.plot(alone[name], row, "D", **style)
-                words += f"  (alone {alone[name]:.3g}×)"
+                same = f"{name} alone" in unclear
+                words += "  (alone none)" if same else f"  (alone {alone[name]:.3g}×)"
             if guess and name in guess:
                 ax.plot(guess[name], row - 0.3, "o", mfc="white", mec=DARK, ms=7)
             ax.text(max(ends), row, words, va="center", fontsize=9)
