@@ -21,6 +21,14 @@ PATHS = sorted((REPOSITORY / "notebooks").glob("*.ipynb"))
 # nbval ignores a tag that it does not know, so a misspelled one would test nothing.
 TAGS = {"nbval-ignore-output", "nbval-skip", "nbval-check-output", "raises-exception"}
 UNCOMPARED = {"nbval-ignore-output", "nbval-skip"}
+UNIT = r"×(?!\s?\d)|[nµm]?s\b|[KMGT]iB|times (?:as|faster)|% (?:faster|slower)"
+MEASURED = rf"\d[\d.,]*\s?(?:{UNIT})"
+GIVEN = {
+    "2 MiB",
+    "100 MiB",
+    "1 KiB",
+    "1 GiB",
+}  # sizes that a text asks for, not results
 JUDGED = r"^(G[12]-\d+) (?:holds|does not hold|cannot be tested) here: "
 MACHINE_PATH = re.compile(r"(?<![\w.])(/(home|root|Users|tmp|work|opt)/|[A-Z]:\\)")
 
@@ -213,6 +221,12 @@ def test_messages_in_headings_were_really_raised():
 def set_up_cell(path):
     """Return the source of the first code cell, which finds `helpers`."""
     return code_cells(nbformat.read(path, as_version=4))[0][1].source
+
+
+def test_prose_leaves_measured_digits_to_the_outputs(notebook):
+    text = prose(notebook)
+    text = re.sub(r"^## Your turn$.*?^## Recap$", "", text, flags=re.M | re.S)
+    assert set(re.findall(MEASURED, text)) <= GIVEN
 
 
 def test_set_up_cells_are_the_same():
