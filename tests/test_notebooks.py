@@ -28,7 +28,7 @@ GIVEN = {
     "100 MiB",
     "1 KiB",
     "1 GiB",
-}  # sizes that a text asks for, not results
+}  # sizes asked for, no results
 JUDGED = r"^(G[12]-\d+) (?:holds|does not hold|cannot be tested) here: "
 MACHINE_PATH = re.compile(r"(?<![\w.])(/(home|root|Users|tmp|work|opt)/|[A-Z]:\\)")
 
