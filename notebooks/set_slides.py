@@ -11,9 +11,15 @@ there is to read, to guess and to see:
   not stand on the question's slide: a cell with an output; entries and exercises;
 * "-", on the slide of the cell before: what reads the chart;
 * "skip": set-up, sizes, cells that print nothing, verdicts one by one, and fine print.
+
+A cell has one place only, though many read a chart and then open a section or ask the
+next question. nbconvert's `--SlidesExporter.preprocessors=set_slides.split` takes these
+apart, in the deck alone: each chart keeps its words, each section starts a slide, and
+short code whose result is exact is shown. It takes the place of `--no-input`.
 """
 
 import argparse
+import copy
 import re
 import sys
 
@@ -21,7 +27,9 @@ from record import REPOSITORY
 
 SKIPPED_SECTIONS = ("## Sizes", "## The guides' claims")
 WHAT = "**What you'll do"
-BELOW = (WHAT, "###", "<details>")
+BELOW = (WHAT, "###")
+ANSWER = "<details>"
+MOST_LINES = 18  # of code, on a slide
 
 
 def main(argv=None, folder=REPOSITORY / "notebooks"):
@@ -62,13 +70,52 @@ def slide_types(cells):
         before = skipping or text.startswith("## ")
         for heading in re.findall("^## .*", text, re.M):
             skipping = heading.startswith(SKIPPED_SECTIONS)
-        if text.startswith(BELOW) or ("**Predict" in text and not text.startswith("#")):
+        asks = "**Predict" in text and not text.startswith("#")
+        goes_on = text.startswith(ANSWER) and "\n#" in text  # to the next exercise
+        if text.startswith(BELOW) or asks or goes_on:
             kind = "subslide"
         else:
             kind = "slide" if text.startswith(("# ", "## ")) else "-"
         hidden = before and skipping and not text.startswith(("# ", WHAT))
         types.append("skip" if hidden or text.startswith("**Fine print") else kind)
     return types
+
+
+def split(notebook, resources):
+    """Give nbconvert a cell for each heading and question, and hide most code."""
+    cells = []
+    for cell in notebook.cells:
+        parts = pieces(cell.source) if cell.cell_type == "markdown" else [cell.source]
+        for part in parts:
+            cells.append(copy.deepcopy(cell))
+            cells[-1].source, cells[-1].id = part, f"part-{len(cells)}"
+    for cell, kind in zip(cells, slide_types(cells), strict=True):
+        cell.metadata.slideshow = {"slide_type": kind}
+        if cell.cell_type == "code":
+            cell.metadata.transient = {"remove_source": not is_lesson(cell)}
+    notebook.cells = cells
+    return notebook, resources
+
+
+def is_lesson(cell):
+    """Tell code worth showing: short, beside no chart, and it does not measure."""
+    charts = any("image/png" in output.get("data", {}) for output in cell.outputs)
+    measures = "nbval-ignore-output" in cell.metadata.get("tags", [])
+    return not (charts or measures) and len(cell.source.splitlines()) <= MOST_LINES
+
+
+def pieces(text):
+    """Cut a text before its headings and before each question that follows others."""
+    found = []
+    for block in text.strip().split("\n\n"):
+        opens = block.startswith("#") or "**Predict" in block
+        lines = found[-1].split("\n") if found else []
+        titles_only = all(line.startswith("#") for line in lines if line)
+        if not found or (opens and not titles_only):
+            found.append(block)
+        else:
+            found[-1] += "\n\n" + block
+    return found
 
 
 if __name__ == "__main__":

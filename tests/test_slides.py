@@ -38,7 +38,8 @@ def test_answers_stand_below_their_questions():
         "print(5)": "skip",
         "## Your turn": "slide",
         "check(\n    None)": "skip",
-        "<details>6</details>": "subslide",
+        "<details>6</details>\n\n### 2. Next": "subslide",
+        "<details>7</details>": "-",
         "**Fine print.** None.": "skip",
     }
     printing = ("1 + 2", "print(5)", "check(\n    None)")
@@ -50,3 +51,34 @@ def test_answers_stand_below_their_questions():
         for text in cells
     ]
     assert set_slides.slide_types(made) == list(cells.values())
+
+
+def test_a_deck_keeps_charts_with_their_words_and_starts_sections_anew():
+    code = {"print(5)": [], "print(6)": ["nbval-ignore-output"]}
+    prose = "It is 5.\n\n## Next\n\nAn idea.\n\n**Predict** it.\n\n(A hint.)"
+    ending = "It is 6.\n\n## Your turn\n\n### 1. First\n\nHow?"
+    sources = ["# Title", "## Five", "print(5)", prose, "print(6)", ending]
+    shows = [new_output("stream", text="5")]
+    cells = [
+        new_code_cell(text, outputs=shows, metadata={"tags": code[text]})
+        if text in code
+        else new_markdown_cell(text)
+        for text in sources
+    ]
+    notebook = nbformat.v4.new_notebook(cells=cells)
+    deck, _ = set_slides.split(notebook, {})
+    nbformat.validate(deck)
+    places = [(cell.source, cell.metadata.slideshow.slide_type) for cell in deck.cells]
+    assert places[2:] == [
+        ("print(5)", "subslide"),
+        ("It is 5.", "-"),
+        ("## Next\n\nAn idea.", "slide"),
+        ("**Predict** it.\n\n(A hint.)", "subslide"),
+        ("print(6)", "subslide"),
+        ("It is 6.", "-"),
+        ("## Your turn\n\n### 1. First\n\nHow?", "slide"),
+    ]
+    lesson, measurement = (cell for cell in deck.cells if cell.cell_type == "code")
+    assert not lesson.metadata.transient.remove_source
+    assert measurement.metadata.transient.remove_source
+    assert cells[3].source == prose  # a notebook's own cells stay as they were
