@@ -15,7 +15,10 @@ import functools
 import importlib
 import io
 import logging
+import os
 import re
+import subprocess
+import sys
 import tempfile
 import time
 import warnings
@@ -128,6 +131,38 @@ def logged():
     collect.emit = lambda record: lines.append(record.getMessage().splitlines()[0])
     with mock.patch.multiple(log, handlers=[collect], propagate=False):
         yield lines
+
+
+def new_process(
+    code: str, *arguments: str, at_most: float = 60, **environment: str
+) -> list[str]:
+    """Run Python code in a process of its own, with no caches of the compiler.
+
+    A process that dies takes nothing along but itself.
+
+    Args:
+        code: the program; it finds the arguments in ``sys.argv[1:]``.
+        at_most: seconds until the process is ended.
+        **environment: variables that it sees besides those of this process.
+
+    Returns:
+        A list of the lines that it printed; if it did not end well, the last line says
+        so, with its last words.
+    """
+    with tempfile.TemporaryDirectory() as empty:
+        env = os.environ | {"TORCHINDUCTOR_CACHE_DIR": empty} | environment
+        options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        command = [sys.executable, "-c", code, *arguments]
+        with subprocess.Popen(command, env=env, **options) as it:
+            try:
+                out, complaint = it.communicate(timeout=at_most)
+                end = f"exit status {it.returncode}" if it.returncode else ""
+            except subprocess.TimeoutExpired:
+                it.kill()
+                out, complaint = it.communicate()
+                end = f"no end in {at_most:g} s"
+    last = [line.strip() for line in complaint.splitlines() if line.strip()][-1:]
+    return out.splitlines() + ([": ".join([end, *last])] if end else [])
 
 
 # ----------------------------------------------------- what was generated, at what cost

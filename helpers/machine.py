@@ -37,7 +37,7 @@ CAPABILITIES = (*FORMATS, *ATTENTION, "torch.compile", "CUDA graphs", "kernels")
 _GENERATIONS = {"": (13, 0), "Blackwell": (10, 0), "Hopper": (9, 0), "Ada": (8, 9)}
 _GENERATIONS |= {"Ampere": (8, 0), "Turing": (7, 5), "Volta": (7, 0), "Pascal": (6, 0)}
 _GENERATIONS |= {"Maxwell": (5, 0), "Kepler": (3, 0)}
-# The first generation with Tensor Cores for a format, or with a kernel for a back end.
+# The first generation with Tensor Cores for a format, or with a kernel for a backend.
 _FIRST = {"FP16": "Volta", "TF32": "Ampere", "BF16": "Ampere", "FP8": "Ada"}
 _FIRST |= {"MXFP8": "Blackwell", "FP4": "Blackwell", "CUDA graphs": "Maxwell"}
 _FIRST |= {"flash attention": "Ampere", "cuDNN attention": "Ampere"}
@@ -215,7 +215,7 @@ def native_formats(machine: Machine | None = None) -> tuple[str, ...]:
 def attention(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, **options
 ) -> dict[str, Support]:
-    """Try each attention back end on these inputs; return which ran, and why not.
+    """Try each attention backend on these inputs; return which ran, and why not.
 
     A refusal's reason is PyTorch's own, which it gives in warnings. Each is run once,
     without gradients: with them, some refuse more.
@@ -281,7 +281,7 @@ def _check_attention(query, key, value, options: dict) -> None:
 
 
 def _refusal(kind: str, said: list[str]) -> str:
-    """Return why a back end refused: the warning after the one that names it."""
+    """Return why a backend refused: the warning after the one that names it."""
     heading = re.compile(r"(.+) kernel not used because", re.IGNORECASE)
     named = ""
     for words in said:
@@ -420,7 +420,7 @@ def _attention_advice(here: Machine) -> Advice:
     fused = [kind.split()[0] for kind in ATTENTION[:3] if supports(kind, here)]
     do = "scaled_dot_product_attention"
     why = (
-        f"fused back ends here: {', '.join(fused)}" if fused else "math alone runs here"
+        f"fused backends here: {', '.join(fused)}" if fused else "math alone runs here"
     )
     return Advice("attention", do, why, _DOCS["attention"])
 

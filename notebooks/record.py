@@ -29,7 +29,7 @@ README_CHARTS = {
     ("04_torch_compile.ipynb", "plots.lines("): "04-total-time.png",
     ("05_tf32_tensor_cores.ipynb", "plots.plane("): "05-formats.png",
     ("06_cudnn.ipynb", "plots.lines("): "06-shapes.png",
-    ("07_flash_attention.ipynb", "speed_and_error(exactness"): "07-back-ends.png",
+    ("07_flash_attention.ipynb", "speed_and_error(exactness"): "07-backends.png",
     ("08_cuda_graphs.ipynb", "plots.timeline("): "08-timeline.png",
     ("09_memory_and_profiling.ipynb", "plots.ladder("): "09-ladder.png",
     ("10_putting_it_together.ipynb", "plots.search(found"): "10-search.png",
@@ -82,8 +82,10 @@ def main(argv=None):
     status = 0
     for path in options.notebooks or sorted((REPOSITORY / "notebooks").glob("*.ipynb")):
         try:
-            minutes = record(path, machine, environment)
-            print(f"{path}: {minutes} minutes on {machine['device']}", flush=True)
+            minutes, slowest = record(path, machine, environment)
+            print(
+                f"{path}: {minutes} minutes on {machine['device']}{slowest}", flush=True
+            )
         except NotebookFailed as failure:
             print(f"{path}: {failure}", file=sys.stderr, flush=True)
             status = 1
@@ -107,13 +109,17 @@ def kernel_environment(reference):
 
 
 def record(path, machine, environment):
-    """Run one notebook and write it back with its outputs; return the minutes."""
+    """Run one notebook and write it back with its outputs.
+
+    Returns:
+        Its minutes, and words that name its slowest cells.
+    """
     import nbformat  # not at the top: set_repository.py needs the hashes alone
 
     before = path.read_bytes()
     notebook = nbformat.reads(before.decode(), as_version=4)
     start = time.perf_counter()
-    execute(notebook, path.resolve().parent, environment)
+    took = execute(notebook, path.resolve().parent, environment)
     minutes = round((time.perf_counter() - start) / 60, 1)
     clean(notebook, machine | {"date": str(datetime.date.today()), "minutes": minutes})
     nbformat.validate(notebook)
@@ -124,7 +130,8 @@ def record(path, machine, environment):
     os.replace(unfinished, path)
     if path.resolve().parent == REPOSITORY / "notebooks":
         save_charts(path.name, notebook)
-    return minutes
+    slowest = sorted(took, key=took.get, reverse=True)[:5]
+    return minutes, "".join(f"; cell {index}: {took[index]:.0f} s" for index in slowest)
 
 
 def save_charts(name, notebook):
@@ -146,27 +153,33 @@ def chart_of(notebook, words):
 
 
 def execute(notebook, folder, environment):
-    """Run all cells in a fresh kernel of the Python that runs this script."""
+    """Run all cells in a fresh kernel of this Python; return each one's seconds."""
     from jupyter_client.kernelspec import KernelSpecManager
     from nbclient import NotebookClient
     from nbclient.exceptions import CellControlSignal, DeadKernelError
 
-    started = []
+    started, took = [], {}
     client = NotebookClient(notebook, timeout=CELL_TIMEOUT_S, kernel_name="python3")
     client.resources = {"metadata": {"path": str(folder)}}
     client.record_timing = client.store_widget_state = False
     client.coalesce_streams = True
     client.extra_arguments = ["--log-level=ERROR"]
-    client.on_cell_execute = lambda **at: started.append((at["cell_index"], at["cell"]))
+    client.on_cell_execute = lambda cell, cell_index: started.append(
+        (cell_index, cell, time.perf_counter())
+    )
+    client.on_cell_executed = lambda cell_index, **_: took.update(
+        {cell_index: time.perf_counter() - started[-1][2]}
+    )
     client.create_kernel_manager()
     # No folders to look in: a user's own `python3` kernel may be another Python.
     client.km.kernel_spec_manager = KernelSpecManager(kernel_dirs=[])
     try:
         client.execute(env=environment)
     except (CellControlSignal, DeadKernelError) as error:
-        index, cell = started[-1]
+        index, cell, _ = started[-1]
         reason = getattr(error, "traceback", None) or f"{type(error).__name__}: {error}"
         raise NotebookFailed(f"cell {index}\n\n{cell.source}\n\n{reason}") from error
+    return took
 
 
 def clean(notebook, recorded):

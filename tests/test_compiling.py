@@ -276,3 +276,25 @@ def test_the_notebook_reaches_its_end_without_a_compiler():
     assert "torch.compile: there is no C++ compiler" in shown
     assert "G1-39 cannot be tested here: there is no C++ compiler" in shown
     assert "G1-37 does not hold here" in shown  # Dynamo captures without one
+
+
+# ------------------------------------------------------------------ in a new process
+
+
+def test_a_new_process_gets_arguments_and_variables_and_empty_caches():
+    code = "import os, sys; print(sys.argv[1:]); print(os.environ['COLOR'])\n"
+    code += "print(os.listdir(os.environ['TORCHINDUCTOR_CACHE_DIR']))"
+    lines = compiling.new_process(code, "a", "b c", COLOR="red")
+    assert lines == ["['a', 'b c']", "red", "[]"]
+
+
+def test_a_new_process_that_fails_says_how_and_keeps_what_it_printed():
+    lines = compiling.new_process("print(1, flush=True); raise ValueError('too wide')")
+    assert lines == ["1", "exit status 1: ValueError: too wide"]
+    killed = compiling.new_process("import os; os._exit(3)")
+    assert killed == ["exit status 3"]
+
+
+def test_a_new_process_that_hangs_is_ended():
+    code = "import time; print('here', flush=True); time.sleep(60)"
+    assert compiling.new_process(code, at_most=3) == ["here", "no end in 3 s"]

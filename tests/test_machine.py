@@ -19,7 +19,7 @@ TORCH_2_6 = ("sm_50", "sm_60", "sm_70", "sm_75", "sm_80", "sm_86", "sm_90")
 # Written out, not computed: NVIDIA Transformer Engine's "Datatype and hardware support
 # matrix", TensorRT's support matrix (Turing), PyTorch's sdp_utils.cpp (attention).
 EXPECTED = {
-    # name: generation, 16 bits and less that are native, attention back ends
+    # name: generation, 16 bits and less that are native, attention backends
     "V100": ("Volta", "FP16", "efficient math"),
     "T4": ("Turing", "FP16", "efficient math"),
     "RTX 2080": ("Turing", "FP16", "efficient math"),
@@ -526,7 +526,7 @@ def test_answers_agree_with_a_real_gpu():
     assert 0 < machine.free_bytes() <= here.memory_bytes
     one = torch.ones(1, device=here.device)
     assert (one + one).item() == 2
-    # A back end that is said to be there runs when it alone is allowed.
+    # A backend that is said to be there runs when it alone is allowed.
     query = torch.randn(1, 2, 64, 64, device=here.device, dtype=torch.float16)
     back_ends = torch.nn.attention.SDPBackend
     for what, back_end in {
