@@ -419,9 +419,15 @@ def _no_caches():
     from torch._inductor import utils
 
     empty = getattr(utils, "fresh_cache", None) or utils.fresh_inductor_cache
+    failure = None
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         with empty(dir=folder):
-            yield
+            try:
+                yield
+            except BaseException as error:  # it would log that it keeps the folder
+                failure = error
+    if failure is not None:
+        raise failure
 
 
 def _reserved() -> int:

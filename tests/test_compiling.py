@@ -1,6 +1,7 @@
 """What the helper says of torch.compile, against what PyTorch was told to do."""
 
 import importlib.util
+import logging
 import os
 import subprocess
 import sys
@@ -276,6 +277,16 @@ def test_the_notebook_reaches_its_end_without_a_compiler():
     assert "torch.compile: there is no C++ compiler" in shown
     assert "G1-39 cannot be tested here: there is no C++ compiler" in shown
     assert "G1-37 does not hold here" in shown  # Dynamo captures without one
+
+
+def test_an_error_leaves_a_fresh_block_without_a_line_in_the_log(caplog, capfd):
+    logging.getLogger("torch._inductor").addHandler(caplog.handler)
+    try:
+        with pytest.raises(RuntimeError), compiling.fresh():
+            raise RuntimeError
+    finally:
+        logging.getLogger("torch._inductor").removeHandler(caplog.handler)
+    assert not caplog.text and not capfd.readouterr().err
 
 
 # ------------------------------------------------------------------ in a new process
