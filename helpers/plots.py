@@ -578,14 +578,17 @@ def ladder(
             if name in steps:
                 color = GRAY if row == 0 else BLUE
                 ax.barh(row, steps[name], height=0.55, color=color)
-            ends = [steps.get(name, 0), ghosts.get(name, 0), (alone or {}).get(name, 0)]
+            ends = [
+                each.get(name, 0) for each in (steps, ghosts, alone or {}, guess or {})
+            ]
             words = f"   {steps[name]:.3g}×" if name in steps else ""
-            words = "   no measurable difference" if name in unclear else words
+            if name in unclear and row > 0:
+                words = "   no measurable difference"
             if alone and name in alone and row > 0:
                 style = {"mfc": "white", "mec": VERMILION, "mew": 1.8, "ms": 7}
                 ax.plot(alone[name], row, "D", **style)
                 same = f"{name} alone" in unclear
-                words += "  (alone none)" if same else f"  (alone {alone[name]:.3g}×)"
+                words += f"  (alone {'no gain' if same else f'{alone[name]:.3g}×'})"
             if guess and name in guess:
                 ax.plot(guess[name], row - 0.3, "o", mfc="white", mec=DARK, ms=7)
             ax.text(max(ends), row, words, va="center", fontsize=9)
