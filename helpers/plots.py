@@ -588,7 +588,8 @@ def ladder(
                 style = {"mfc": "white", "mec": VERMILION, "mew": 1.8, "ms": 7}
                 ax.plot(alone[name], row, "D", **style)
                 same = f"{name} alone" in unclear
-                words += f"  (alone {'no gain' if same else f'{alone[name]:.3g}×'})"
+                gain = "no difference" if same else f"{alone[name]:.3g}×"
+                words += f"  (alone {gain})"
             if guess and name in guess:
                 ax.plot(guess[name], row - 0.3, "o", mfc="white", mec=DARK, ms=7)
             ax.text(max(ends), row, words, va="center", fontsize=9)

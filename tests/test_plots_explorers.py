@@ -446,7 +446,7 @@ def test_a_ladder_shows_steps_alone_guesses_and_the_reference():
         {"start": 1.0, "a": 3.0, "b": 5.0},
     )
     unclear = plots.ladder(steps, alone, unclear=["a", "a alone"])
-    assert "   no measurable difference  (alone none)" in words(unclear)
+    assert "   no measurable difference  (alone no difference)" in words(unclear)
     ax = plots.ladder(steps, alone, {"a": 4.0}, ghost, "Ladder")
     widths = [bar.get_width() for bar in ax.patches]
     assert widths == [1.0, 1.0, 3.0, 2.0, 5.0]
