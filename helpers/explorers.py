@@ -11,6 +11,8 @@ from helpers import formats, machine
 from helpers.plots import FIELD_TINTS
 
 SHOWN = ("FP32", "TF32", "BF16", "FP16", "FP8 E4M3", "FP8 E5M2")
+# The fields are pale, and a dark theme would write on them in white.
+DARK_DIGITS = "<style>.float-bit {color: #222 !important}</style>"
 HINT = "Click a bit, or move to it with Tab and press Space. Or type a decimal number."
 
 
@@ -78,13 +80,14 @@ class FloatExplorer:
             options=names, value=self.number.format.name, description="format"
         )
         self.message = widgets.HTML()
+        style = widgets.HTML(DARK_DIGITS, layout=widgets.Layout(display="none"))
         self.bits = widgets.HBox(layout=widgets.Layout(flex_flow="row wrap"))
         self.state = widgets.HTML()
         self.table = widgets.HTML()
         self.entry.observe(self._on_entry, names="value")
         self.choice.observe(self._on_choice, names="value")
         top = widgets.HBox([self.entry, self.choice])
-        parts = [top, self.message, self.bits, self.state, self.table]
+        parts = [top, self.message, self.bits, self.state, self.table, style]
         self.panel = widgets.VBox(parts)
         self.show(self.number, value)
 
@@ -119,6 +122,7 @@ class FloatExplorer:
     def _bit(self, place: int):
         layout = self._widgets.Layout(width="30px", margin="1px", padding="0")
         button = self._widgets.Button(description="0", layout=layout)
+        button.add_class("float-bit")
         button.on_click(lambda _: self.flip(place))
         return button
 
