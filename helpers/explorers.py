@@ -13,6 +13,7 @@ from helpers.plots import FIELD_TINTS
 SHOWN = ("FP32", "TF32", "BF16", "FP16", "FP8 E4M3", "FP8 E5M2")
 # The fields are pale, and a dark theme would write on them in white.
 DARK_DIGITS = "<style>.float-bit {color: #222 !important}</style>"
+CELL = "text-align:left;padding:1px 10px 1px 0"  # of a table
 HINT = "Click a bit, or move to it with Tab and press Space. Or type a decimal number."
 
 
@@ -199,7 +200,7 @@ HEADINGS = ("format", "bits", "value stored", "error", "relative error")
 
 
 def _table(asked) -> str:
-    cell = 'style="text-align:left;padding:1px 10px 1px 0;font-family:monospace"'
+    cell = f'style="{CELL};font-family:monospace"'
     head = "".join(f"<th {cell}>{name}</th>" for name in HEADINGS)
     body = "".join(
         "<tr>" + "".join(f"<td {cell}>{entry}</td>" for entry in row) + "</tr>"
@@ -292,11 +293,13 @@ def _described(name: str) -> machine.Machine | None:
 
 
 def _advice(here: machine.Machine | None, **asked) -> str:
+    cell = f'style="{CELL}"'
+    link = 'target="_blank" style="text-decoration:underline"'  # the notebook stays
     rows = "".join(
-        f'<tr><td style="text-align:left"><b>{html.escape(a.topic)}</b></td>'
-        f'<td style="text-align:left">{html.escape(a.do)}</td>'
-        f'<td style="text-align:left">{html.escape(a.why)} '
-        f'(<a href="{a.source}">source</a>)</td></tr>'
+        f"<tr><td {cell}><b>{html.escape(a.topic)}</b></td>"
+        f"<td {cell}>{html.escape(a.do)}</td>"
+        f"<td {cell}>{html.escape(a.why)} "
+        f'(<a href="{a.source}" {link}>source</a>)</td></tr>'
         for a in machine.recommend(**asked, machine=here).advice
     )
     return f"<table>{rows}</table>"
