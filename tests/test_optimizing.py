@@ -785,3 +785,21 @@ def test_a_search_on_the_gpu_beats_the_baseline():
     del found
     optimizing._free()
     assert torch.cuda.memory_allocated() - before < 2**26
+
+
+# --- described GPUs ---------------------------------------------------------------
+
+NATIVE = {"V100": "FP32 FP16", "T4": "FP32 FP16", "A100": "FP32 TF32 BF16 FP16"}
+NATIVE |= dict.fromkeys(("RTX 3060", "L4", "H200", "B200", "RTX 5090"), NATIVE["A100"])
+
+
+@pytest.mark.parametrize("name", NATIVE)
+def test_a_search_tries_what_the_gpu_executes_and_nothing_emulated(monkeypatch, name):
+    there = dataclasses.replace(machine.gpu(name), described=False)
+    monkeypatch.setattr(machine, "detect", lambda: there)
+    monkeypatch.setattr(compiling, "works", lambda: machine.Support(True, "described"))
+    tried = [p for p in optimizing.PRECISIONS if not optimizing._missing(Plan(p))]
+    assert list(dict.fromkeys(p.split()[0] for p in tried)) == NATIVE[name].split()
+    for asked in itertools.product(machine.KINDS, machine.SHAPES, machine.BATCHES):
+        advised = Plan(**machine.recommend(*asked).options)
+        assert not optimizing._missing(advised), advised
