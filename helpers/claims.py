@@ -6,12 +6,14 @@ judge with ``verdict``; ``table`` lays this run beside the reference machine's, 
 ``ledger`` counts the outcomes of the whole course.
 """
 
+import contextlib
 import dataclasses
 import functools
 import pathlib
 import tomllib
 
 from helpers import records
+from helpers._arguments import checked, quoted
 
 OUTCOMES = ("holds as written", "holds with conditions", "does not hold")
 OUTCOMES += ("could not be tested",)
@@ -23,6 +25,7 @@ VERDICTS = {
 }
 
 
+@checked
 @dataclasses.dataclass(frozen=True)
 class Claim:
     """Hold one claim; the fields are described at the top of ``claims.toml``."""
@@ -48,6 +51,7 @@ def load() -> dict[str, Claim]:
     return {name: Claim(name, **fields) for name, fields in content.items()}
 
 
+@checked
 def get(id: str) -> Claim:
     """Return one claim.
 
@@ -73,15 +77,19 @@ def verdict(id: str, holds: bool | None, evidence: str) -> None:
     """
     get(id)
     if hasattr(holds, "item"):
-        holds = holds.item()  # a NumPy or torch truth value
+        with contextlib.suppress(ValueError, RuntimeError):  # of several elements
+            holds = holds.item()  # a NumPy or torch truth value
     if not isinstance(holds, bool | None):
-        raise TypeError(f"holds={holds!r}: give True, False or None")
+        raise TypeError(f"holds={quoted(holds)}: give True, False or None")
     if not isinstance(evidence, str) or not evidence.strip():
-        raise ValueError(f"evidence={evidence!r}: say in a few words what was measured")
+        raise ValueError(
+            f"evidence={quoted(evidence)}: say in a few words what was measured"
+        )
     _judged[id] = {"holds": holds, "evidence": evidence}
     print(f"{id} {VERDICTS[holds]}: {evidence}")
 
 
+@checked
 class Table:
     """Show claims and verdicts; text wraps instead of being cut off.
 
@@ -89,6 +97,10 @@ class Table:
     """
 
     def __init__(self, frame, summary: str = ""):
+        import pandas
+
+        if not isinstance(frame, pandas.DataFrame):
+            raise TypeError(f"frame={quoted(frame)}: give a pandas DataFrame")
         self.frame, self.summary = frame, summary
 
     def __repr__(self) -> str:
@@ -109,6 +121,7 @@ class Table:
         return html
 
 
+@checked
 def outcome(claim: Claim) -> str:
     """Return which of ``OUTCOMES`` a claim has come to, on the reference machine.
 
@@ -161,6 +174,7 @@ def _course() -> Table:
     return Table(frame, f"All {len(rows)} claims")
 
 
+@checked
 def table(chapter: str = "") -> Table:
     """Lay a chapter's verdicts from this run beside the reference machine's.
 

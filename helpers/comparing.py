@@ -24,6 +24,7 @@ import torch
 from torch.utils import benchmark
 
 from helpers import machine
+from helpers._arguments import Count, Least0, Size, checked, quoted
 
 WARMUP_SECONDS = 1.0  # at most, per variant, besides the first call
 RESOLUTION = 0.03  # identical callables can differ by this: no smaller gain is claimed
@@ -35,6 +36,7 @@ GRAD_MODES = {
 }
 
 
+@checked
 @dataclasses.dataclass(frozen=True)
 class Error:
     """Say how far an output is from the reference, computed in FP64.
@@ -51,8 +53,8 @@ class Error:
 
     relative: float
     largest: float
-    nans: int = 0
-    infs: int = 0
+    nans: Size = 0
+    infs: Size = 0
     exact: bool = False
     steady: bool = True
 
@@ -64,6 +66,7 @@ class Error:
         return words if self.steady else f"{words}, changes from call to call"
 
 
+@checked
 @dataclasses.dataclass(frozen=True)
 class Ratio:
     """Hold a speedup, baseline time ÷ time: the median over the rounds, and its ends.
@@ -80,8 +83,9 @@ class Ratio:
     @property
     def measurable(self) -> bool:
         """Say whether the interval excludes 1, and the median by the resolution."""
-        covers_one = self.low <= 1 <= self.high
-        return not covers_one and abs(math.log(self.median)) > RESOLUTION
+        if not self.low <= 1 <= self.high and self.median > 0:
+            return abs(math.log(self.median)) > RESOLUTION
+        return False
 
     def __str__(self) -> str:
         if math.isnan(self.median):
@@ -91,6 +95,7 @@ class Ratio:
         return f"{_short(self.median)}× ({_short(self.low)} to {_short(self.high)})"
 
 
+@checked
 @dataclasses.dataclass(frozen=True)
 class Result:
     """Hold what was measured of one variant; seconds and bytes.
@@ -106,11 +111,11 @@ class Result:
     """
 
     name: str
-    seconds: tuple[float, ...] = ()
+    seconds: tuple[Least0, ...] = ()
     cold_s: float = math.nan
     error: Error | None = None
     peak_bytes: int | None = None
-    weight_bytes: int = 0
+    weight_bytes: Size = 0
     failure: str = ""
 
     @property
@@ -127,6 +132,7 @@ class Result:
         return _quartiles(self.seconds)
 
 
+@checked
 class Comparison(Mapping):
     """Hold the results of one comparison, by variant; shown as a table.
 
@@ -135,6 +141,8 @@ class Comparison(Mapping):
     """
 
     def __init__(self, results: list[Result], conditions: dict):
+        if not results:
+            raise ValueError(f"results={results!r}: give at least one Result")
         self._results = {result.name: result for result in results}
         self.conditions = conditions
 
@@ -154,15 +162,20 @@ class Comparison(Mapping):
         """Return the first variant's result."""
         return next(iter(self._results.values()))
 
+    @checked
     def speedup(self, name: str, over: str | None = None) -> Ratio:
         """Return baseline time ÷ the variant's time; NaN where either failed.
 
         Args:
             over: another variant to take as the baseline, instead of the first.
+
+        Raises:
+            KeyError: there is no such variant; the message lists those there are.
         """
         base = self.baseline if over is None else self[over]
         pairs = zip(base.seconds, self[name].seconds, strict=False)
-        ratios = [base / mine for base, mine in pairs]
+        tick = 1e-12  # a time of 0 is a clock's
+        ratios = [max(base, tick) / max(mine, tick) for base, mine in pairs]
         if not ratios:
             return Ratio(math.nan, math.nan, math.nan)
         return Ratio(statistics.median(ratios), *_median_interval(ratios))
@@ -180,7 +193,7 @@ class Comparison(Mapping):
             measured, base = bool(result.seconds), result is self.baseline
             rows[name] = {
                 "time": show_seconds(result.median_s) if measured else "failed",
-                "spread (IQR)": f"{(high - low) / result.median_s:.0%}",
+                "spread (IQR)": f"{(high - low) / (result.median_s or 1):.0%}",
                 "speedup": "baseline" if base else str(self.speedup(name)),
                 "error": str(result.error or "-"),
                 "extra memory": show_bytes(result.peak_bytes),
@@ -205,6 +218,8 @@ def markup(table) -> str:
     """Write a table as HTML; nothing is cut off, and no unit parts from its number."""
     import pandas
 
+    if not isinstance(table, pandas.DataFrame):
+        raise TypeError(f"table={quoted(table)}: give a pandas DataFrame")
     with pandas.option_context("display.max_colwidth", None):
         html = table.to_html()
     return re.sub(r"(\d) (\w+)</td>", r"\1&nbsp;\2</td>", html)
@@ -297,14 +312,15 @@ def _block(
     return seconds_per_call
 
 
-def time_block(call: Callable, calls: int) -> float:
+@checked
+def time_block(call: Callable, calls: Count) -> float:
     """Return seconds per call of a block of calls; wait for the GPU at both ends."""
     synchronize()
     start = benchmark.timer()
     for _ in range(calls):
         call()
     synchronize()
-    return (benchmark.timer() - start) / calls
+    return max(benchmark.timer() - start, 1e-9) / calls  # one tick of a clock
 
 
 def _first_calls(name: str, call: Callable, right: dict | None) -> tuple[Result, dict]:
@@ -330,6 +346,7 @@ def _first_calls(name: str, call: Callable, right: dict | None) -> tuple[Result,
         return Result(name, failure=reason(failure)), None
 
 
+@checked
 def reason(failure: Exception) -> str:
     """Write an exception on one line, at most 200 characters of its message."""
     words = " ".join(str(failure).split())
@@ -355,6 +372,7 @@ def synchronize() -> None:
         torch.mps.synchronize()
 
 
+@checked
 def peak_bytes(call: Callable) -> int | None:
     """Return the memory that a call takes on top of what is allocated, in bytes.
 
@@ -375,6 +393,7 @@ def peak_bytes(call: Callable) -> int | None:
     return max((held for _, held in memory_over_time(call)), default=0)
 
 
+@checked
 def memory_over_time(call: Callable) -> list[tuple[float, int]]:
     """Return what a call holds on top of what was there before, step by step.
 
@@ -423,6 +442,7 @@ def weight_bytes(call: Callable) -> int:
     return sum({storage._cdata: storage.nbytes() for storage in storages}.values())
 
 
+@checked
 def weights(call: Callable) -> list[torch.Tensor]:
     """Return the parameters and buffers of all modules that a callable refers to.
 
@@ -475,7 +495,10 @@ def tensors(output) -> Iterator[tuple[str, torch.Tensor]]:
     if isinstance(output, torch.Tensor):
         yield "", output
     elif isinstance(output, bool | int | float):
-        yield "", torch.tensor(output)
+        if isinstance(output, int) and not -(2**63) <= output < 2**63:
+            raise ValueError(f"cannot compare {quoted(output)}: give 64 bits")
+        kind = torch.float64 if isinstance(output, float) else None
+        yield "", torch.tensor(output, dtype=kind)  # FP32 would round it
     elif dataclasses.is_dataclass(output) and not isinstance(output, type):
         fields = dataclasses.fields(output)
         yield from tensors(
@@ -488,7 +511,8 @@ def tensors(output) -> Iterator[tuple[str, torch.Tensor]]:
                 yield from ((f"[{key!r}]{place}", t) for place, t in tensors(value))
     else:
         raise TypeError(
-            f"cannot compare {type(output).__name__}: give tensors, numbers, or "
+            f"cannot compare {quoted(output)}, a {type(output).__name__}: give "
+            "tensors, numbers, or "
             "tuples, lists, dicts or dataclasses of them"
         )
 
@@ -501,8 +525,9 @@ def difference(output, reference) -> Error:
     """
     right = dict(tensors(reference))
     for place, expected in right.items():
-        if not expected.isfinite().all():
-            raise ValueError(f"the reference has NaN or Inf {place and f'at {place}'}")
+        if not _wide(expected).isfinite().all():  # FP8 cannot say it of itself
+            where = f"at {place}, " if place else ""
+            raise ValueError(f"the reference has NaN or Inf: {where}{quoted(expected)}")
     return _difference(dict(tensors(output)), right)
 
 
@@ -547,8 +572,10 @@ def _copied(output) -> dict[str, torch.Tensor]:
 def _wide(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.device.type == "mps":
         tensor = tensor.cpu()  # MPS has no FP64
-    return tensor.detach().to(
-        torch.complex128 if tensor.is_complex() else torch.float64
+    return (
+        tensor.detach()
+        .to_dense()
+        .to(torch.complex128 if tensor.is_complex() else torch.float64)
     )
 
 
@@ -588,20 +615,22 @@ def _short(number: float) -> str:
     return f"{number:.0f}" if 999.5 <= abs(number) < 1e6 else f"{number:.3g}"
 
 
+@checked
 def show_seconds(seconds: float) -> str:
     """Write a duration with a unit that fits: "12.3 µs"; "-" for NaN."""
     if seconds != seconds or seconds == 0:
         return "0 s" if seconds == 0 else "-"
     units = (("ps", 1e-12), ("ns", 1e-9), ("µs", 1e-6), ("ms", 1e-3))
     for unit, size in units:
-        if seconds < 999.5 * size:
+        if abs(seconds) < 999.5 * size:
             return f"{seconds / size:.3g} {unit}"
     return f"{_short(seconds)} s"
 
 
+@checked
 def show_bytes(size: float | None) -> str:
-    """Write an amount of memory with a unit that fits: "12.5 MiB"; "-" for None."""
-    if size is None:
+    """Write an amount of memory in a unit that fits: "12.5 MiB"; "-" for None/NaN."""
+    if size is None or size != size:
         return "-"
     for unit, power in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
         if abs(size) >= 2**power:
@@ -611,17 +640,20 @@ def show_bytes(size: float | None) -> str:
 
 def _check_arguments(variants, reference, mode, seconds, rounds) -> None:
     if not isinstance(variants, Mapping) or not variants:
-        raise TypeError(f"variants={variants!r}: give a dict of name → callable")
+        raise TypeError(f"variants={quoted(variants)}: give a dict of name → callable")
     for name, call in variants.items():
         if not isinstance(name, str):
             raise TypeError(f"variant name {name!r}: give a string")
         if not callable(call):
-            raise TypeError(f"variant {name!r} is {call!r}: give a callable, lambda: …")
-    if mode not in GRAD_MODES:
-        raise ValueError(f"mode={mode!r}: give one of {', '.join(GRAD_MODES)}")
-    if not isinstance(rounds, int) or rounds < 3:
-        raise ValueError(f"rounds={rounds!r}: give an integer of at least 3")
-    if not isinstance(seconds, int | float) or not seconds > 0:
-        raise ValueError(f"seconds={seconds!r}: give a positive number of seconds")
+            raise TypeError(f"variant {name!r} is {quoted(call)}: give a callable")
+    if not isinstance(mode, str) or mode not in GRAD_MODES:
+        raise ValueError(f"mode={quoted(mode)}: give one of {', '.join(GRAD_MODES)}")
+    if not isinstance(rounds, int) or not 3 <= rounds < 2**31:
+        raise ValueError(f"rounds={quoted(rounds)}: give an integer of at least 3")
+    number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    if not number or not 0 < seconds < 1e9:
+        raise ValueError(
+            f"seconds={quoted(seconds)}: give a positive number of seconds"
+        )
     if reference is not None:
         difference(reference, reference)  # raises where it is not finite

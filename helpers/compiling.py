@@ -28,6 +28,7 @@ from unittest import mock
 import torch
 
 from helpers import machine
+from helpers._arguments import Count, Positive, Size, checked
 from helpers.comparing import quiet_profiler, synchronize
 
 # A line of generated code that launches something: a kernel, or a library's function.
@@ -67,6 +68,7 @@ def captures() -> machine.Support:
     return machine.Support(True, "a graph was captured")
 
 
+@checked
 def refused(call: Callable, **options) -> Callable:
     """Stand in for ``torch.compile`` where it does not work: what it gives only raises.
 
@@ -79,8 +81,9 @@ def refused(call: Callable, **options) -> Callable:
     return unavailable
 
 
+@checked
 @contextlib.contextmanager
-def fresh(limit: int = 64):
+def fresh(limit: Count = 64):
     """Compile inside the block as a new process would, and forget it all afterwards.
 
     Nothing compiled earlier is used, in memory or in the folder of caches. The
@@ -91,8 +94,6 @@ def fresh(limit: int = 64):
     Raises:
         ValueError: ``limit`` is below 1.
     """
-    if limit < 1:
-        raise ValueError(f"limit={limit!r}: give 1 or more")
     torch._dynamo.reset()
     try:
         with torch._dynamo.config.patch({limit_name(): limit}), _no_caches():
@@ -133,8 +134,9 @@ def logged():
         yield lines
 
 
+@checked
 def new_process(
-    code: str, *arguments: str, at_most: float = 60, **environment: str
+    code: str, *arguments: str, at_most: Positive = 60, **environment: str
 ) -> list[str]:
     """Run Python code in a process of its own, with no caches of the compiler.
 
@@ -168,6 +170,7 @@ def new_process(
 # ----------------------------------------------------- what was generated, at what cost
 
 
+@checked
 @dataclasses.dataclass(frozen=True)
 class Code:
     """Hold what Inductor generated.
@@ -181,10 +184,11 @@ class Code:
     """
 
     kernels: tuple[str, ...]
-    bytes_moved: int
+    bytes_moved: Size
     text: str = dataclasses.field(repr=False)
 
 
+@checked
 @dataclasses.dataclass(frozen=True)
 class ColdStart:
     """Hold what it takes until a compiled call is steady.
@@ -202,6 +206,7 @@ class ColdStart:
     code: Code
 
 
+@checked
 def generate(call: Callable, *args, **options) -> Code:
     """Compile a call without gradients, run it once, and return what was generated.
 
@@ -221,6 +226,7 @@ def generate(call: Callable, *args, **options) -> Code:
     return seen.code()
 
 
+@checked
 def cold_start(call: Callable[[], object], isolated: bool = True) -> ColdStart:
     """Make the first three calls of a compiled callable.
 
@@ -282,12 +288,14 @@ def _watched():
         yield seen
 
 
+@checked
 def graph_launches(call: Callable[[], object]) -> int:
     """Count the CUDA graphs that a call launches; 0 without a GPU. Calls it twice."""
     call()
     return count_launches(call)[1]
 
 
+@checked
 def count_launches(call: Callable[[], object]) -> tuple[int, int]:
     """Count what one run of a call launches: kernels one by one, and CUDA graphs.
 
@@ -336,6 +344,7 @@ def graph_skips():
         yield reasons
 
 
+@checked
 def operations(call: Callable, *args) -> tuple[list[str], list[str]]:
     """Return the operations that Dynamo captures, and those handed on to Inductor.
 
@@ -390,6 +399,7 @@ class Counter:
     def __init__(self):
         self.graphs = self.runs = 0
 
+    @checked
     def compile(self, call: Callable, **options) -> Callable:
         """Return ``torch.compile(call, backend=self)``, having forgotten earlier ones.
 

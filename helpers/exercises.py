@@ -2,7 +2,10 @@
 
 from collections.abc import Callable
 
+from helpers._arguments import checked
 
+
+@checked
 def check(
     answer, right: Callable[[object], bool], because: str, hint: str = ""
 ) -> None:

@@ -8,6 +8,7 @@ import html
 import math
 
 from helpers import formats, machine
+from helpers._arguments import check, checked
 from helpers.plots import FIELD_TINTS
 
 SHOWN = ("FP32", "TF32", "BF16", "FP16", "FP8 E4M3", "FP8 E5M2")
@@ -17,6 +18,7 @@ CELL = "text-align:left;padding:1px 10px 1px 0"  # of a table
 HINT = "Click a bit, or move to it with Tab and press Space. Or type a decimal number."
 
 
+@checked
 class Page:
     """Hold a piece of HTML and its plain text, for notebooks and for terminals."""
 
@@ -67,10 +69,10 @@ class FloatExplorer:
 
         self._widgets = widgets
         self._busy = False
-        if hasattr(value, "item") and not isinstance(value, str):
+        self.number = formats.round_number(value, format)
+        if hasattr(value, "item"):
             value = value.item()
         self.asked = value
-        self.number = formats.round_number(value, format)
         names = [name for name in formats.ALL if name != "E8M0"]
         if self.number.format.name not in names:
             raise ValueError(f"cannot explore {format}: give one of {', '.join(names)}")
@@ -92,6 +94,7 @@ class FloatExplorer:
         self.panel = widgets.VBox(parts)
         self.show(self.number, value)
 
+    @checked
     def show(self, number: formats.Number, asked) -> None:
         """Show a number; ``asked`` is what all formats are compared on."""
         self.number, self.asked = number, asked
@@ -117,6 +120,9 @@ class FloatExplorer:
     def flip(self, place: int) -> None:
         """Flip one bit, 0 the leftmost; its value becomes the number asked for."""
         f = self.number.format
+        check("place", place, int)
+        if not 0 <= place < f.bits:
+            raise ValueError(f"place={place}: give 0 to {f.bits - 1}")
         number = formats.decode(self.number.code ^ (1 << (f.bits - 1 - place)), f)
         self.show(number, number.exact or repr(number.value))
 
@@ -231,6 +237,7 @@ def _number(value: float | None) -> str:
 # --------------------------------------------------------- what to try on which machine
 
 
+@checked
 def recommend(kind: str = "transformer", shapes: str = "fixed", batch: str = "large"):
     """Return the selection guide as a widget, or its static twin without ipywidgets.
 
@@ -264,6 +271,7 @@ def recommend(kind: str = "transformer", shapes: str = "fixed", batch: str = "la
     return widgets.VBox([widgets.HBox(rows[:2]), widgets.HBox(rows[2:]), shown])
 
 
+@checked
 def recommendations(
     kind: str = "transformer", shapes: str = "fixed", batch: str = "large"
 ) -> Page:

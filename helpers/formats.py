@@ -19,7 +19,10 @@ from fractions import Fraction
 import numpy as np
 import torch
 
+from helpers._arguments import Size, check, checked, quoted
 
+
+@checked
 @dataclasses.dataclass(frozen=True)
 class Format:
     """Describe one floating-point format.
@@ -43,9 +46,12 @@ class Format:
     signed: bool = True
     subnormals: bool = True
     dtype_name: str = ""
-    storage_bits: int = 0
+    storage_bits: Size = 0
 
     def __post_init__(self):
+        known = getattr(torch, self.dtype_name, None) if self.dtype_name else None
+        if not isinstance(known, torch.dtype | None):
+            raise ValueError(f"dtype_name={self.dtype_name!r}: give a dtype's")
         least = 1 if self.top == "ieee" else 0  # one bit to tell NaN from Inf
         for value, accepted, what in (
             (self.exponent_bits, range(2, 12), "exponent_bits from 2 to 11"),
@@ -60,7 +66,10 @@ class Format:
                 raise ValueError(f"{self.name!r} has {value!r}: give {what}")
         scale = not self.signed and not self.significand_bits  # as E8M0 is
         if (self.signed, self.subnormals) != (not scale, not scale):
-            raise ValueError(f"{self.name!r}: only a scale has neither sign nor zero")
+            what = f"{self.signed=}, {self.subnormals=}".replace("self.", "")
+            raise ValueError(
+                f"{self.name!r} has {what}: only a scale has neither sign nor zero"
+            )
 
     def __str__(self) -> str:
         return self.name
@@ -179,6 +188,7 @@ def get(name: str | Format) -> Format:
 # ----------------------------------------------------------------- one number at a time
 
 
+@checked
 @dataclasses.dataclass(frozen=True)
 class Number:
     """Hold one code taken apart: its fields, its kind and its exact value.
@@ -216,7 +226,9 @@ class Number:
             return f"{self.value:.0f}"
         if not math.isfinite(self.value):
             return str(self.value)
-        return f"{Decimal(self.value):f}" if 1e-9 < abs(self.value) < 1e18 else ""
+        return (
+            f"{Decimal(float(self.value)):f}" if 1e-9 < abs(self.value) < 1e18 else ""
+        )
 
     @property
     def formula(self) -> str:
@@ -280,12 +292,12 @@ def exact_value(value) -> Fraction | float:
     """
     if hasattr(value, "item") and not isinstance(value, str):
         one = value.numel() == 1 if torch.is_tensor(value) else np.size(value) == 1
-        value = value.item() if one else tuple(value)
+        value = value.item() if one else value
     if isinstance(value, bool) or not isinstance(
         value, int | float | Fraction | Decimal | str
     ):
         raise TypeError(
-            f"{value!r} is not a real number: give an int, a float, a Fraction, "
+            f"{quoted(value)} is not a real number: give an int, a float, a Fraction, "
             "a Decimal or a decimal string"
         )
     if isinstance(value, str):
@@ -307,6 +319,7 @@ def exact_value(value) -> Fraction | float:
     return Fraction(value)
 
 
+@checked
 def encode(value, format: str | Format, saturate: bool = False) -> int:
     """Round a number to a format, to nearest with ties to even, and return its code.
 
@@ -391,7 +404,13 @@ def ulp(value, format: str | Format):
         The same shape; NaN at NaN, Inf and beyond the format's largest number.
     """
     f = get(format)
-    size = np.abs(np.asarray(value, dtype=np.float64))
+    if torch.is_tensor(value):
+        value = value.detach().cpu().to_dense()
+        value = value.double() if value.is_floating_point() else value  # BF16, too
+    array = np.asarray(value)
+    if array.dtype.kind not in "iuf":
+        raise TypeError(f"value={quoted(value)}: give a number, or an array of them")
+    size = np.abs(array.astype(np.float64))
     _, exponent = np.frexp(np.where(size > 0, size, f.smallest_normal))
     exponent = np.maximum(exponent - 1, f.min_exponent)
     spacing = np.ldexp(1.0, exponent - f.significand_bits)
@@ -446,8 +465,9 @@ def round_to(
         which has none. The result carries no gradient.
     """
     f = get(format)
-    kind = getattr(tensor, "dtype", type(tensor).__name__)
-    if kind not in (torch.float32, torch.float64) or not torch.is_tensor(tensor):
+    check("saturate", saturate, bool)
+    kind = getattr(tensor, "dtype", f"{type(tensor).__name__} {quoted(tensor)}")
+    if not torch.is_tensor(tensor) or kind not in (torch.float32, torch.float64):
         raise TypeError(f"cannot round {kind}: give a torch.Tensor of FP32 or FP64")
     source = tensor.detach().contiguous().view(-1)
     out = torch.empty_like(source)

@@ -19,6 +19,7 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from helpers import machine
+from helpers._arguments import quoted
 from helpers.comparing import weights
 
 
@@ -168,12 +169,14 @@ def _clean_up(pool) -> None:
 
 def _check(call, inputs, warmup) -> None:
     if not callable(call):
-        raise TypeError(f"cannot capture {call!r}: give a callable")
-    if not isinstance(warmup, int) or warmup < 0:
-        raise ValueError(f"warmup={warmup!r}: give a number of calls, 0 or more")
+        raise TypeError(f"cannot capture {quoted(call)}: give a callable")
+    if not isinstance(warmup, int) or isinstance(warmup, bool) or warmup < 0:
+        raise ValueError(f"warmup={quoted(warmup)}: give a number of calls, 0 or more")
     for x in inputs:
         if not isinstance(x, torch.Tensor):
-            raise TypeError(f"cannot vary {x!r}: give tensors, put the rest in `call`")
+            raise TypeError(
+                f"cannot vary {quoted(x)}: give tensors, put the rest in `call`"
+            )
     can = machine.supports("CUDA graphs")
     if not can:
         raise RuntimeError(can.why)

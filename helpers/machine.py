@@ -26,8 +26,11 @@ import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import torch
+
+from helpers._arguments import Size, check, checked, quoted
 
 FORMATS = ("FP64", "FP32", "TF32", "BF16", "FP16", "FP8", "MXFP8", "FP4")
 ATTENTION = tuple(f"{kind} attention" for kind in "flash efficient cuDNN math".split())
@@ -81,6 +84,7 @@ _DOCS = {
 }
 
 
+@checked
 @dataclass(frozen=True)
 class Support:
     """An answer, true or false, and its reason as one sentence."""
@@ -92,15 +96,16 @@ class Support:
         return self.ok
 
 
+@checked
 @dataclass(frozen=True, repr=False)
 class Machine:
     """What one machine is. None where a thing is missing; its text is a summary."""
 
-    device: str  # where tensors run: "cuda", "mps" or "cpu"
+    device: Literal["cuda", "mps", "cpu"]  # where tensors run
     name: str
     capability: tuple[int, int] | None = None  # of NVIDIA GPUs only
     sms: int | None = None
-    memory_bytes: int = 0  # the GPU's, else the RAM
+    memory_bytes: Size = 0  # the GPU's, else the RAM
     driver: str | None = None
     torch_version: str = torch.__version__
     cuda_version: str | None = None
@@ -173,8 +178,11 @@ def gpu(name: str, kernels: Iterable[str] | None = None) -> Machine:
     known = {sheet.casefold(): sheet for sheet in DATA_SHEETS}
     sheet = known.get(str(name).strip().casefold())
     if sheet is None:
-        raise ValueError(f"no data sheet for {name!r}; have {', '.join(DATA_SHEETS)}")
+        raise ValueError(
+            f"no data sheet for {quoted(name)}; have {', '.join(DATA_SHEETS)}"
+        )
     capability, sms, gib = DATA_SHEETS[sheet]
+    check("kernels", kernels, Iterable[str] | None)
     facts = {"capability": capability, "sms": sms, "memory_bytes": gib << 30}
     facts |= {} if kernels is None else {"kernels": tuple(kernels)}
     facts |= {"driver": None, "gpu_problem": "", "described": True}
@@ -193,8 +201,10 @@ def supports(what: str, machine: Machine | None = None) -> Support:
         TypeError: if `machine` is no Machine.
     """
     machine = describe(machine)
-    if what not in CAPABILITIES:
-        raise ValueError(f"cannot judge {what!r}; ask for {', '.join(CAPABILITIES)}")
+    if not isinstance(what, str) or what not in CAPABILITIES:
+        raise ValueError(
+            f"cannot judge {quoted(what)}; ask for {', '.join(CAPABILITIES)}"
+        )
     if what == "kernels":
         gap = machine.gpu_problem or _kernel_gap(machine.capability, machine.kernels)
         return Support(not gap, gap or "this torch build has kernels for this device")
@@ -249,10 +259,15 @@ def attention(
                 answers[kind] = Support(True, "it ran")
             except torch.OutOfMemoryError:
                 raise
+            except TypeError as error:  # an option is of another kind
+                raise TypeError(f"{_gist(error)} (given {quoted(options)})") from error
             except RuntimeError as error:
                 why = _refusal(kind, [str(warning.message) for warning in said])
                 if kind == "math":  # if it cannot, nothing can
-                    raise ValueError(f"cannot attend: {_gist(error)}") from error
+                    given = f"{tuple(query.shape)}, {query.dtype}, {quoted(options)}"
+                    raise ValueError(
+                        f"cannot attend: {_gist(error)} (given {given})"
+                    ) from error
                 if not why and query.device.type == "cpu" and kind != "flash":
                     why = f"{kind} attention has no kernel for a CPU"
                 answers[kind] = Support(False, why or _gist(error))
@@ -262,7 +277,7 @@ def attention(
 def _check_attention(query, key, value, options: dict) -> None:
     for x in (query, key, value):
         if not isinstance(x, torch.Tensor):
-            raise TypeError(f"need three tensors, got {x!r}")
+            raise TypeError(f"need three tensors, got {quoted(x)}")
     shapes = [tuple(x.shape) for x in (query, key, value)]
     alike = {(x.dtype, x.device, x.shape[:1], x.dim()) for x in (query, key, value)}
     if len(alike) > 1 or query.dim() != 4 or query.shape[3] != key.shape[3]:
@@ -292,6 +307,7 @@ def _refusal(kind: str, said: list[str]) -> str:
     return ""
 
 
+@checked
 @dataclass(frozen=True)
 class Advice:
     """One thing to do for speed, the reason, and where that is documented."""
@@ -302,6 +318,7 @@ class Advice:
     source: str
 
 
+@checked
 @dataclass(frozen=True)
 class Recommendation:
     """What to try first on a machine; `options` are those of `optimizing.Plan`."""
@@ -337,8 +354,10 @@ def recommend(
         ("batch", batch, BATCHES),
     )
     for name, value, accepted in asked:
-        if value not in accepted:
-            raise ValueError(f"{name}={value!r}: give one of {', '.join(accepted)}")
+        if not isinstance(value, str) or value not in accepted:
+            raise ValueError(
+                f"{name}={quoted(value)}: give one of {', '.join(accepted)}"
+            )
     advice, options = [_precision(here)], {"precision": _best_format(here)}
     advice += [_strict_precision(here)]
     if kind == "CNN":
@@ -449,7 +468,8 @@ def fit(wanted_bytes: float, share: float = 0.5, machine: Machine | None = None)
     Raises:
         ValueError: for anything else, NaN too.
     """
-    real = isinstance(wanted_bytes, numbers.Real) and isinstance(share, numbers.Real)
+    numbers_ = [x for x in (wanted_bytes, share) if not isinstance(x, bool)]
+    real = len(numbers_) == 2 and all(isinstance(x, numbers.Real) for x in numbers_)
     if not real or not wanted_bytes >= 0 or not 0 < share <= 1:
         got = f"{wanted_bytes!r} and {share!r}"
         raise ValueError(f"need bytes of 0 or more and a share in (0, 1], got {got}")
@@ -459,7 +479,7 @@ def fit(wanted_bytes: float, share: float = 0.5, machine: Machine | None = None)
 def describe(machine: Machine | None = None) -> Machine:
     """Return the machine (None: this one); its text is the summary to show first."""
     if machine is not None and not isinstance(machine, Machine):
-        raise TypeError(f'need a Machine, such as gpu("T4"), got {machine!r}')
+        raise TypeError(f'need a Machine, such as gpu("T4"), got {quoted(machine)}')
     return detect() if machine is None else machine
 
 

@@ -25,6 +25,7 @@ from torch.fx.experimental.optimization import fuse
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from helpers import comparing, compiling, graphs, machine, switches
+from helpers._arguments import check, checked, quoted
 from helpers.comparing import Comparison, Ratio, Result, compare
 
 DTYPES = {"FP32": torch.float32, "TF32": torch.float32}
@@ -37,6 +38,7 @@ KEPT = 6  # plans kept ready for the final, at most
 CLOSE = 0.85  # of the fastest one's speed: slower ones are not
 
 
+@checked
 @dataclasses.dataclass(frozen=True)
 class Plan:
     """Name the optimizations to apply to a model; by default none, and FP32 is FP32.
@@ -79,7 +81,9 @@ class Plan:
         if self.graph and self.compile in RECORDING:
             raise ValueError(f"graph=True: {self.compile!r} records graphs by itself")
         if self.dynamic is not None and not self.compile:
-            raise ValueError(f"dynamic={self.dynamic!r} is for compiled plans")
+            raise ValueError(
+                f"dynamic={self.dynamic!r}: for compiled plans, not compile=None"
+            )
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -151,9 +155,11 @@ def apply(plan: Plan, model: nn.Module) -> Callable:
             be folded, compiled or captured, or more than 16 shapes were captured.
     """
     if not isinstance(plan, Plan):
-        raise TypeError(f"need a Plan, got {plan!r}")
+        raise TypeError(f"need a Plan, got {quoted(plan)}")
     if not isinstance(model, nn.Module):
-        raise TypeError(f"need an nn.Module, got {type(model).__name__}: {model!r}")
+        raise TypeError(
+            f"need an nn.Module, got {type(model).__name__}: {quoted(model)}"
+        )
     mine = prepared(plan, model)
     run = mine
     if plan.compile:
@@ -173,6 +179,7 @@ def apply(plan: Plan, model: nn.Module) -> Callable:
     return call
 
 
+@checked
 def prepared(plan: Plan, model: nn.Module) -> nn.Module:
     """Return a copy of a model with the plan's weights: folded, cast, laid out."""
     mine = copy.deepcopy(model).eval().requires_grad_(False)
@@ -322,6 +329,7 @@ def _device(model: nn.Module) -> str:
 # ---------------------------------------------------------------------------- search
 
 
+@checked
 @dataclasses.dataclass(frozen=True)
 class Trial:
     """Hold what became of one plan.
@@ -339,6 +347,7 @@ class Trial:
     verdict: str = ""
 
 
+@checked
 @dataclasses.dataclass(frozen=True)
 class Search:
     """Hold a finished search; shown as a table, fastest first.
@@ -358,6 +367,10 @@ class Search:
     max_error: float
     seconds: float
     interrupted: bool = False
+
+    def __post_init__(self):
+        if str(self.best) not in self.final:
+            raise ValueError(f"best={self.best!r}: give a variant of the final")
 
     @property
     def speedup(self) -> Ratio:
@@ -441,12 +454,15 @@ def search(
     """
     args, named = _arguments(example_inputs)
     _check_search(model, max_error, max_seconds)
+    check("varying_shapes", varying_shapes, bool)
+    check("progress", progress, bool)
+    check("plans", plans, Iterable[Plan] | None)
     stages = STAGES
     if plans is not None:
         plans = list(plans)
         for plan in plans:
             if not isinstance(plan, Plan):
-                raise TypeError(f"plans has {plan!r}: give Plans")
+                raise TypeError(f"plans has {quoted(plan)}: give Plans")
         stages = [lambda hunt: plans]
     with compiling.fresh(), compiling.quiet(), _bar(progress) as bar:
         hunt = _Hunt(model, args, named, max_error, max_seconds, varying_shapes)
@@ -477,6 +493,13 @@ def choose(final: Comparison, plans: Mapping[str, Plan]) -> Plan:
         final: FP32 first.
         plans: those among its variants, by name; all of them right enough.
     """
+    check("final", final, Comparison)
+    check("plans", plans, Mapping[str, Plan])
+    unknown = [name for name in plans if name not in final]
+    if unknown or final.baseline.name not in plans:
+        raise ValueError(
+            f"plans={quoted(plans)}: give those of {list(final)}, with the first one"
+        )
 
     def order(name):
         error = final[name].error
@@ -506,8 +529,9 @@ class _Hunt:
             self.right = self.fp32(*args, **named)
             comparing.difference(self.right, self.right)  # raises on NaN and Inf
         except Exception as error:
+            on = f"on {quoted([*args, *named.values()])}"
             raise ValueError(
-                f"the model fails in FP32: {comparing.reason(error)}"
+                f"the model fails in FP32: {comparing.reason(error)}, {on}"
             ) from error
         self.other, self.other_right = self._shifted()
         self.final = compare({str(first): self._call(self.fp32)}, rounds=9, seconds=0.1)
@@ -771,17 +795,20 @@ def _arguments(example) -> tuple[tuple, dict]:
     if isinstance(example, Mapping):
         return (), dict(example)
     raise TypeError(
-        f"example_inputs={example!r}: give a tensor, a tuple of arguments, or a dict "
-        "of named ones"
+        f"example_inputs={quoted(example)}: give a tensor, a tuple of arguments, "
+        "or a dict of named ones"
     )
 
 
 def _check_search(model, max_error, max_seconds) -> None:
     if not isinstance(model, nn.Module):
-        raise TypeError(f"need an nn.Module, got {type(model).__name__}: {model!r}")
+        raise TypeError(
+            f"need an nn.Module, got {type(model).__name__}: {quoted(model)}"
+        )
     for name, value in (("max_error", max_error), ("max_seconds", max_seconds)):
-        if not isinstance(value, int | float) or not value > 0:
-            raise ValueError(f"{name}={value!r}: give a positive number")
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not number or not value > 0:
+            raise ValueError(f"{name}={quoted(value)}: give a positive number")
     here, there = machine.detect().device, _device(model)
     if here != there:
         raise ValueError(f"the model is on {there}; this machine computes on {here}")

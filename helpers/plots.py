@@ -11,14 +11,25 @@ import contextlib
 import itertools
 import math
 from collections.abc import Collection, Mapping, Sequence
+from typing import Annotated, Literal
 
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
+from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from helpers import formats
+from helpers._arguments import (
+    Finite,
+    Least0,
+    Positive,
+    Rule,
+    Size,
+    checked,
+    quoted,
+)
 from helpers.comparing import Comparison, Result, show_seconds
 from helpers.optimizing import Search
 from helpers.records import Record
@@ -81,6 +92,8 @@ STYLE = {
     "legend.frameon": False,
     "legend.fontsize": 9,
 }
+Formats = Annotated[Sequence[str | formats.Format], Rule(len, "one format or more")]
+Numbers = Mapping[str, Finite]
 WIDTH, HEIGHT, DPI = 7.0, 3.4, 100
 
 
@@ -93,12 +106,19 @@ def show() -> None:
 def _axes(ax, height: float = HEIGHT):
     """Draw in our style, into the given axes or a new figure of their own."""
     with plt.rc_context(STYLE):
-        if ax is None:
+        own = ax is None
+        if own:
             size = (WIDTH, height)
-            _, ax = plt.subplots(figsize=size, dpi=DPI, layout="constrained")
-        yield ax
+            figure, ax = plt.subplots(figsize=size, dpi=DPI, layout="constrained")
+        try:
+            yield ax
+        except BaseException:
+            if own:
+                plt.close(figure)  # half a chart is none
+            raise
 
 
+@checked
 def look(name: str, index: int = 0) -> tuple[str, str]:
     """Return (color, marker) of a format or technique; spare ones by index.
 
@@ -111,7 +131,10 @@ def look(name: str, index: int = 0) -> tuple[str, str]:
 # ----------------------------------------------------------------------- number formats
 
 
-def bit_layout(value, names: Sequence = ("FP32", "TF32", "BF16", "FP16"), ax=None):
+@checked
+def bit_layout(
+    value, names: Formats = ("FP32", "TF32", "BF16", "FP16"), ax: Axes | None = None
+):
     """Draw how formats store a number: one row each, aligned at the binary point."""
     numbers = [formats.round_number(value, name) for name in names]
     point = max(n.format.exponent_bits + n.format.signed for n in numbers)
@@ -148,7 +171,8 @@ def bit_layout(value, names: Sequence = ("FP32", "TF32", "BF16", "FP16"), ax=Non
     return ax
 
 
-def spacing(names: Sequence[str] = ("FP32", "TF32", "BF16", "FP16"), ax=None):
+@checked
+def spacing(names: Formats = ("FP32", "TF32", "BF16", "FP16"), ax: Axes | None = None):
     """Draw the distance between neighboring numbers against their magnitude."""
     with _axes(ax) as ax:
         for index, name in enumerate(names):
@@ -168,7 +192,8 @@ def spacing(names: Sequence[str] = ("FP32", "TF32", "BF16", "FP16"), ax=None):
     return ax
 
 
-def ranges(names: Sequence[str] = ("FP32", "TF32", "BF16", "FP16"), ax=None):
+@checked
+def ranges(names: Formats = ("FP32", "TF32", "BF16", "FP16"), ax: Axes | None = None):
     """Draw the range of formats as bars; hatched where precision runs out."""
     limits = [(f.smallest_subnormal, f.max) for f in map(formats.get, names)]
     low = math.log2(min(limit[0] for limit in limits))
@@ -197,7 +222,8 @@ def ranges(names: Sequence[str] = ("FP32", "TF32", "BF16", "FP16"), ax=None):
     return ax
 
 
-def rounding_error(names: Sequence[str] = ("TF32", "BF16", "FP16"), ax=None):
+@checked
+def rounding_error(names: Formats = ("TF32", "BF16", "FP16"), ax: Axes | None = None):
     """Draw the largest relative rounding error of random numbers, by magnitude."""
     exponents = np.arange(-32, 25, dtype=np.float64)
     random = torch.Generator().manual_seed(0)
@@ -231,20 +257,21 @@ def rounding_error(names: Sequence[str] = ("TF32", "BF16", "FP16"), ax=None):
 # ------------------------------------------------------------------------- measurements
 
 
+@checked
 def lines(
-    x: Sequence[float],
+    x: Annotated[Sequence[Finite], Rule(len, "one number or more")],
     series: Mapping[str, Sequence[float]],
     title: str,
     xlabel: str,
     ylabel: str,
-    log: str = "xy",
+    log: Literal["", "x", "y", "xy"] = "xy",
     truth: Sequence[float] | None = None,
     truth_label: str = "exact",
     dots: bool = False,
     predicted: Mapping[str, Sequence[float]] | None = None,
     reference: Record | None = None,
     guides: Mapping[str, Sequence[float]] | None = None,
-    ax=None,
+    ax: Axes | None = None,
 ):
     """Draw quantities against a sweep; ``truth`` is the dashed dark line.
 
@@ -256,6 +283,15 @@ def lines(
             series by name, also such as are missing here.
         guides: slopes to read the others by, thin and gray, named at their ends.
     """
+    for what, y in {**series, **(predicted or {}), **(guides or {})}.items():
+        if len(y) != len(x):
+            raise ValueError(
+                f"{what!r}={quoted(y)}: give one value to each of {len(x)} x"
+            )
+    if truth is not None and len(truth) != len(x):
+        raise ValueError(f"truth={quoted(truth)}: give one value to each of {len(x)} x")
+    if "x" in log and not min(x) > 0:
+        raise ValueError(f"x={quoted(x)}: give positive numbers to a logarithmic axis")
     with _axes(ax) as ax:
         ghosts = {} if reference is None else dict(reference.data)
         theirs = ghosts.pop("x", ())
@@ -307,17 +343,18 @@ def lines(
     return ax
 
 
+@checked
 def bars(
-    values: Mapping[str, float],
+    values: Numbers,
     title: str,
     xlabel: str,
     words: Mapping[str, str] | None = None,
-    spread: Mapping[str, tuple[float, float]] | None = None,
-    limit: float | None = None,
+    spread: Mapping[str, tuple[Finite, Finite]] | None = None,
+    limit: Finite | None = None,
     limit_label: str = "",
     log: bool = False,
     reference: Record | None = None,
-    ax=None,
+    ax: Axes | None = None,
 ):
     """Draw one bar per name, from zero, with its value written at the end.
 
@@ -373,7 +410,13 @@ def bars(
     return ax
 
 
-def stacked(counts: Mapping[str, Mapping[str, int]], title: str, xlabel: str, ax=None):
+@checked
+def stacked(
+    counts: Mapping[str, Mapping[str, Size]],
+    title: str,
+    xlabel: str,
+    ax: Axes | None = None,
+):
     """Draw one bar per name, made of parts with their counts written in them.
 
     Args:
@@ -381,6 +424,8 @@ def stacked(counts: Mapping[str, Mapping[str, int]], title: str, xlabel: str, ax
             their colors go from good to bad to unknown.
     """
     parts = dict.fromkeys(part for row in counts.values() for part in row)
+    if not 0 < len(parts) <= 4 + len(LEFT):
+        raise ValueError(f"counts={quoted(counts)}: give 1 to {4 + len(LEFT)} parts")
     colors = dict(zip(parts, (GREEN, SKY, VERMILION, GRAY, *LEFT), strict=False))
     with _axes(ax, height=0.27 * len(counts) + 1.3) as ax:
         for row, mine in enumerate(counts.values()):
@@ -399,7 +444,13 @@ def stacked(counts: Mapping[str, Mapping[str, int]], title: str, xlabel: str, ax
     return ax
 
 
-def decisions(steps: Sequence[tuple[str, str, str]], last: str, title: str, ax=None):
+@checked
+def decisions(
+    steps: Sequence[tuple[str, Literal["yes", "no"], str]],
+    last: str,
+    title: str,
+    ax: Axes | None = None,
+):
     """Draw a chain of yes-or-no questions, top to bottom, each with one way out.
 
     Args:
@@ -431,12 +482,13 @@ def decisions(steps: Sequence[tuple[str, str, str]], last: str, title: str, ax=N
     return ax
 
 
+@checked
 def plane(
-    points: Mapping[str, tuple[float, float]],
+    points: Mapping[str, tuple[Positive, Least0]],
     title: str,
     xlabel: str,
     reference: Record | None = None,
-    ax=None,
+    ax: Axes | None = None,
 ):
     """Draw variants as points: speed across, relative error up, both logarithmic.
 
@@ -475,7 +527,8 @@ def plane(
     return ax
 
 
-def search(found: Search, title: str = "", most: int = 4, ax=None):
+@checked
+def search(found: Search, title: str = "", most: Size = 4, ax: Axes | None = None):
     """Draw every plan of a search: speedup across, error up, the budget dashed.
 
     Plans within the budget are filled, those over it hollow; the best is ringed. Plans
@@ -550,14 +603,15 @@ def _plain_ticks(ax) -> None:
     ax.set_xticks([], minor=True)
 
 
+@checked
 def ladder(
-    steps: Mapping[str, float],
-    alone: Mapping[str, float] | None = None,
-    guess: Mapping[str, float] | None = None,
+    steps: Numbers,
+    alone: Numbers | None = None,
+    guess: Numbers | None = None,
     reference: Record | None = None,
     title: str = "",
     unclear: Collection[str] = (),
-    ax=None,
+    ax: Axes | None = None,
 ):
     """Draw speedups step upon step: bars for all steps so far, and each step alone.
 
@@ -606,7 +660,12 @@ def ladder(
     return ax
 
 
-def memory(curves: Mapping[str, Sequence[tuple[float, int]]], title: str, ax=None):
+@checked
+def memory(
+    curves: Mapping[str, Sequence[tuple[Finite, int]]],
+    title: str,
+    ax: Axes | None = None,
+):
     """Draw the memory that calls hold over time; each curve ends at its own time.
 
     Args:
@@ -629,7 +688,12 @@ def memory(curves: Mapping[str, Sequence[tuple[float, int]]], title: str, ax=Non
     return ax
 
 
-def timeline(rows: Mapping[str, Sequence[tuple[float, float]]], title: str, ax=None):
+@checked
+def timeline(
+    rows: Mapping[str, Sequence[tuple[Least0, Least0]]],
+    title: str,
+    ax: Axes | None = None,
+):
     """Draw when a GPU worked: one row a run, one bar a kernel, gaps where it waited.
 
     Args:
@@ -639,7 +703,7 @@ def timeline(rows: Mapping[str, Sequence[tuple[float, float]]], title: str, ax=N
         ValueError: a row is empty.
     """
     for name, spans in rows.items():
-        if not spans:
+        if not len(spans):
             raise ValueError(f"nothing to draw for {name!r}: it has no kernels")
     with _axes(ax, height=0.5 * len(rows) + 1.1) as ax:
         far = max(start + long for spans in rows.values() for start, long in spans)
@@ -667,13 +731,18 @@ def _covered(spans: Sequence[tuple[float, float]]) -> float:
     return covered
 
 
-def clocks(readings: Mapping[str, float], truth: str, title: str, ax=None):
+@checked
+def clocks(
+    readings: Mapping[str, Positive], truth: str, title: str, ax: Axes | None = None
+):
     """Draw what several ways of timing said of one call, on one logarithmic axis.
 
     Args:
         readings: way → seconds per call.
         truth: the way that is right; the dashed line stands there.
     """
+    if truth not in readings:
+        raise ValueError(f"truth={truth!r}: give one of {', '.join(readings)}")
     with _axes(ax, height=0.38 * len(readings) + 1.1) as ax:
         right = readings[truth]
         ax.axvline(right, color=DARK, ls="--", lw=1.2)
@@ -698,7 +767,8 @@ def clocks(readings: Mapping[str, float], truth: str, title: str, ax=None):
     return ax
 
 
-def ratios(trials: Mapping[str, Sequence[float]], title: str, ax=None):
+@checked
+def ratios(trials: Mapping[str, Sequence[Finite]], title: str, ax: Axes | None = None):
     """Draw measured ratios, one dot a trial, whose true value is 1."""
     with _axes(ax, height=0.55 * len(trials) + 1.2) as ax:
         ax.axvline(1, color=DARK, ls="--", lw=1.2)
@@ -715,9 +785,10 @@ def ratios(trials: Mapping[str, Sequence[float]], title: str, ax=None):
     return ax
 
 
+@checked
 def speed_and_error(
     results: Comparison,
-    guess: Mapping[str, float] | None = None,
+    guess: Numbers | None = None,
     reference: Record | None = None,
     title: str = "",
 ):
@@ -818,12 +889,13 @@ def _note(ax, row: int, words: str) -> None:
     ax.text(0.5, row, words, fontsize=9, **place)
 
 
+@checked
 def roofline(
     peaks: Peaks,
-    points: Mapping[str, tuple[Work, float]],
+    points: Mapping[str, tuple[Work, Positive]],
     format: str = "FP32",
     title: str = "Roofline of this machine",
-    ax=None,
+    ax: Axes | None = None,
 ):
     """Draw workloads under the machine's own roof: achieved rate against intensity.
 
@@ -836,10 +908,16 @@ def roofline(
         points: workload → (its ``Work``, measured seconds per call).
         format: the number format of the matrix products, for the flat roof.
     """
+    if format not in peaks.flops_per_s:
+        have = ", ".join(peaks.flops_per_s)
+        raise ValueError(f"format={format!r}: the peaks measured are those of {have}")
+    for name, (work, _) in points.items():
+        if not work.all_flops:
+            raise ValueError(f"{name!r} computes nothing: it has no place ({work})")
     top, rates = peaks.flops_per_s[format], []
     intensities = [work.intensity for work, _ in points.values()]
     knee = top / peaks.bytes_per_s
-    x = np.geomspace(min(*intensities, knee) / 4, max(*intensities, knee) * 8, 100)
+    x = np.geomspace(min([*intensities, knee]) / 4, max([*intensities, knee]) * 8, 100)
     crowded, named = len(points) > 4, []
     with _axes(ax, height=4.2 if crowded else 3.5) as ax:
         roof = np.minimum(x * peaks.bytes_per_s, top)
@@ -847,7 +925,7 @@ def roofline(
         for index, (name, (work, seconds)) in enumerate(points.items()):
             color, marker = look(name, index)
             rates.append(work.all_flops / seconds)
-            launch = work.all_flops / (work.ops * peaks.op_s)
+            launch = work.all_flops / (max(work.ops, 1) * peaks.op_s)
             ceiling = min(work.intensity * peaks.bytes_per_s, top)
             if launch < ceiling:
                 hollow = {"mfc": "none", "mec": color, "ms": 9, "ls": ""}
@@ -858,7 +936,7 @@ def roofline(
             named.append((rates[-1], work.intensity, name))
         ax.set_xscale("log", base=2)
         ax.set_yscale("log")
-        ax.set_ylim(min(*rates, roof[0]) / 4, max(*rates, top) * 4)
+        ax.set_ylim(min([*rates, roof[0]]) / 4, max([*rates, top]) * 4)
         place = {"ha": "left" if crowded else "right", "fontsize": 9}
         ax.text(knee if crowded else x[-1], top * 1.7, f"{format} matmul peak", **place)
         left = math.log(knee / x[0]) < 0.3 * math.log(x[-1] / x[0])  # no room there

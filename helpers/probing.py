@@ -15,11 +15,13 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from helpers import formats, machine, switches
+from helpers._arguments import Size, checked, quoted
 from helpers.comparing import quiet_profiler, synchronize, tensors
 
 TIMELINE_CALLS = 20  # after fewer, the profiler's own start-up shows in the last one
 
 
+@checked
 @dataclasses.dataclass(frozen=True)
 class Layer:
     """Hold what one call of one layer gave out, and what the layer itself stores.
@@ -42,12 +44,13 @@ class Layer:
     weights: str
     output: str
     largest: float
-    nans: int
-    infs: int
+    nans: Size
+    infs: Size
     stored: float = math.nan
-    stored_bad: int = 0
+    stored_bad: Size = 0
 
 
+@checked
 @dataclasses.dataclass(frozen=True)
 class Probe:
     """Hold a run of a model, layer by layer, in the order in which they finished."""
@@ -74,7 +77,6 @@ class Probe:
 
         rows = [
             {
-                "layer": layer.name,
                 "kind": layer.kind or "-",
                 "weights": layer.weights or "-",
                 "output": layer.output or "-",
@@ -86,7 +88,8 @@ class Probe:
             }
             for layer in self.layers
         ]
-        return pandas.DataFrame(rows).set_index("layer")
+        names = pandas.Index([layer.name for layer in self.layers], name="layer")
+        return pandas.DataFrame(rows, names)
 
     def __repr__(self) -> str:
         return self.table().to_string()
@@ -110,7 +113,7 @@ def probe(model: nn.Module, *inputs, **named) -> Probe:
         TypeError: ``model`` is no ``nn.Module``.
     """
     if not isinstance(model, nn.Module):
-        raise TypeError(f"cannot probe {model!r}: give an nn.Module")
+        raise TypeError(f"cannot probe {quoted(model)}: give an nn.Module")
     layers, hooks = [], []
 
     def note(name: str, module: nn.Module | None, output) -> None:
@@ -134,6 +137,7 @@ def probe(model: nn.Module, *inputs, **named) -> Probe:
     return Probe(tuple(layers))
 
 
+@checked
 def kernels(call: Callable[[], object]) -> tuple[str, ...]:
     """Return the names of the GPU kernels that a call ran, in order; () without a GPU.
 
@@ -145,6 +149,7 @@ def kernels(call: Callable[[], object]) -> tuple[str, ...]:
     return tuple(n for n in names if not n.startswith(("Memset", "Memcpy")))
 
 
+@checked
 def operators(call: Callable[[], object]) -> tuple[str, ...]:
     """Return the names of PyTorch's operators that a call ran, in order: "aten::mm".
 
@@ -154,6 +159,7 @@ def operators(call: Callable[[], object]) -> tuple[str, ...]:
     return tuple(name for name in names if re.fullmatch(r"\w+::\w+", name))
 
 
+@checked
 @dataclasses.dataclass(frozen=True)
 class Kernel:
     """Hold when a GPU kernel ran: seconds from the start of the call's first one."""
@@ -163,6 +169,7 @@ class Kernel:
     seconds: float
 
 
+@checked
 def timeline(call: Callable[[], object]) -> tuple[Kernel, ...]:
     """Return when each GPU kernel, copy and fill of one call ran; () without a GPU.
 
@@ -238,7 +245,7 @@ def _extent(found) -> tuple[float, int, int]:
     for tensor in found:
         if not (tensor.is_floating_point() or tensor.is_complex()):
             continue
-        tensor = tensor.detach()
+        tensor = tensor.detach().to_dense()
         if tensor.itemsize == 1:
             tensor = tensor.float()  # FP8 can do little but be converted
         nans += int(tensor.isnan().sum())

@@ -6,6 +6,7 @@ measured under. Those of the reference machine travel with the package, in
 ``HELPERS_RECORD_TO``, and ``reference`` then stores this machine's run first.
 """
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -13,11 +14,13 @@ import os
 import pathlib
 import textwrap
 
+from helpers._arguments import check, checked, quoted
 from helpers.comparing import Comparison, Error, Result, conditions, show_seconds
 
 FOLDER = pathlib.Path(__file__).parent / "reference"
 
 
+@checked
 @dataclasses.dataclass(frozen=True)
 class Record:
     """Hold a run that was kept: what was measured, and where, when and on what sizes.
@@ -34,11 +37,14 @@ class Record:
     comparison: Comparison | None = None
     data: dict = dataclasses.field(default_factory=dict)
 
+    def __post_init__(self):
+        check("conditions['sizes']", self.conditions.get("sizes", {}), dict)
+
     @property
     def label(self) -> str:
         """Return the words that label it in tables and charts."""
         c = self.conditions
-        if "device" not in c:
+        if not {"device", "torch", "date"} <= c.keys():
             return c.get("note", "no run is stored")
         sizes = "".join(f", {k}={v}" for k, v in c.get("sizes", {}).items())
         return f"{c['device']}, torch {c['torch']}, {c['date']}{sizes}"
@@ -73,6 +79,8 @@ def beside(name: str, found: dict, missing: str = "") -> None:
         found: fact → number or words; {} where this machine has none.
         missing: why it has none, told with the reference's label.
     """
+    check("found", found, dict[str, object])
+    check("missing", missing, str)
     theirs = reference(name, found)
     if not found:
         where = f"On the {theirs.label}:" if theirs.data else "No run is stored."
@@ -105,7 +113,7 @@ def _content(name: str, run: Comparison | dict, sizes: dict) -> str:
         record["conditions"] = conditions() | {"sizes": sizes}
         record["data"] = run
     else:
-        raise TypeError(f"cannot keep {run!r}: give a Comparison or a dict")
+        raise TypeError(f"cannot keep {quoted(run)}: give a Comparison or a dict")
     return json.dumps(_plain(record), indent=1, ensure_ascii=False, allow_nan=False)
 
 
@@ -130,6 +138,7 @@ def load(name: str, folder: pathlib.Path = FOLDER) -> Record | None:
         raise ValueError(f"{path.name} is not a record: {error!r}") from error
 
 
+@checked
 def side_by_side(mine: Comparison, other: Record | None):
     """Return a pandas DataFrame: speedup and error of each variant, here and there."""
     import pandas
@@ -151,29 +160,36 @@ def side_by_side(mine: Comparison, other: Record | None):
 
 
 def _is_number(value) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and (value != value or -math.inf <= value / 1 <= math.inf)
 
 
 def _path(name: str, folder: pathlib.Path) -> pathlib.Path:
     parts = name.split("/") if isinstance(name, str) else []
     letters = "".join(parts).replace("-", "").replace("_", "")
-    if len(parts) != 2 or not all(parts) or not letters.isalnum():
+    short = isinstance(name, str) and len(name) <= 100  # as file names must be
+    if not short or len(parts) != 2 or not all(parts) or not letters.isalnum():
         raise ValueError(
-            f"record name {name!r}: give 'chapter/measurement' in letters, digits, -, _"
+            f"record name {quoted(name)}: give 'chapter/measurement' in letters, "
+            "digits, -, _"
         )
+    check("folder", folder, pathlib.Path)
     return folder / parts[0] / f"{parts[1]}.json"
 
 
 def _plain(value):
     """Turn NumPy and torch numbers into Python's; NaN and infinities into strings."""
     if hasattr(value, "item"):
-        value = value.item()
+        with contextlib.suppress(ValueError, RuntimeError):  # of several elements
+            value = value.item()
     if isinstance(value, dict):
         return {str(key): _plain(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(entry) for entry in value]
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
+    if not isinstance(value, str | int | float | None):
+        raise TypeError(f"cannot keep {quoted(value)}: give numbers and strings")
     return value
 
 

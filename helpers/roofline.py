@@ -15,9 +15,11 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode, flop_registry, sdpa_flop_count
 
 from helpers import formats, machine, switches
+from helpers._arguments import Least0, Positive, Size, checked
 from helpers.comparing import show_seconds, synchronize, time_block
 
 
+@checked
 @dataclasses.dataclass(frozen=True)
 class Work:
     """Count what one call asks of the machine.
@@ -34,11 +36,11 @@ class Work:
         ops: operations launched; views and allocations cost no launch.
     """
 
-    flops: int
-    elementwise: int
-    bytes_moved: int
-    bytes_least: int
-    ops: int
+    flops: Size
+    elementwise: Size
+    bytes_moved: Size
+    bytes_least: Size
+    ops: Size
 
     @property
     def all_flops(self) -> int:
@@ -50,6 +52,7 @@ class Work:
         return self.all_flops / max(self.bytes_moved, 1)
 
 
+@checked
 @dataclasses.dataclass(frozen=True)
 class Peaks:
     """Hold the measured limits of a machine.
@@ -60,9 +63,9 @@ class Peaks:
         flops_per_s: large square matmul, by name of the number format.
     """
 
-    op_s: float
-    bytes_per_s: float
-    flops_per_s: dict[str, float]
+    op_s: Positive
+    bytes_per_s: Positive
+    flops_per_s: dict[str, Positive]
 
     def __str__(self) -> str:
         lines = [f"launching an operation  {show_seconds(self.op_s)}"]
@@ -72,13 +75,14 @@ class Peaks:
         return "\n".join(lines)
 
 
+@checked
 @dataclasses.dataclass(frozen=True)
 class Bound:
     """Hold the three least times of a call, in seconds, and which one binds."""
 
-    overhead_s: float
-    memory_s: float
-    compute_s: float
+    overhead_s: Least0
+    memory_s: Least0
+    compute_s: Least0
 
     @property
     def least_s(self) -> float:
@@ -95,12 +99,14 @@ class Bound:
         return max(times, key=times.get)
 
 
+@checked
 def show_rate(per_s: float, unit: str = "FLOP/s") -> str:
     """Write a rate with a prefix that fits: "51.2 TFLOP/s"."""
     prefix, size = ("T", 1e12) if per_s >= 1e12 else ("G", 1e9)
     return f"{per_s / size:.3g} {prefix}{unit}"
 
 
+@checked
 def bound(work: Work, peaks: Peaks, format: str | formats.Format = "FP32") -> Bound:
     """Return the least times that a machine's peaks allow for a call's work.
 
@@ -166,6 +172,7 @@ class _Traffic(TorchDispatchMode):
         return output
 
 
+@checked
 def count(call: Callable, *args) -> Work:
     """Run a call once, eagerly and without gradients, and count its work.
 
@@ -206,7 +213,10 @@ def _size(tensor: torch.Tensor) -> int:
 # ------------------------------------------------------------------ measuring the peaks
 
 
-def measure_peaks(names: tuple[str, ...] | None = None) -> Peaks:
+@checked
+def measure_peaks(
+    names: tuple[str | formats.Format, ...] | None = None,
+) -> Peaks:
     """Measure launch cost, memory bandwidth and matmul rates; takes a few seconds.
 
     Args:

@@ -18,6 +18,8 @@ import functools
 
 import torch
 
+from helpers._arguments import quoted
+
 PRECISIONS = ("highest", "high", "medium")
 # Where the newer family has an `fp32_precision`: the general ones, then the particular.
 _NEWER = ("", "cudnn", "mkldnn", "cuda.matmul", "cudnn.conv", "cudnn.rnn")
@@ -53,8 +55,8 @@ def matmul_precision(precision: str):
     Raises:
         ValueError: it is none of the three.
     """
-    if precision not in PRECISIONS:
-        raise ValueError(f"precision={precision!r}: give one of {PRECISIONS}")
+    if not isinstance(precision, str) or precision not in PRECISIONS:
+        raise ValueError(f"precision={quoted(precision)}: give one of {PRECISIONS}")
     with restored():
         _set_matmul(precision)
         yield
@@ -139,7 +141,13 @@ def around_call(**wanted):
     Args:
         wanted: "matmul" (one of ``PRECISIONS``), "cudnn" (TF32 in convolutions and
             RNNs), "fast_path" and "benchmark" (True or False).
+
+    Raises:
+        KeyError: there is no such switch.
+        TypeError, ValueError: a value is none of these.
     """
+    for name, value in wanted.items():
+        _check_switch(name, value)
     before = {name: _try(_QUICK[name][0]) for name in wanted}
     general = (torch.backends, torch.backends.cudnn)
     newer = any(getattr(owner, "fp32_precision", "none") != "none" for owner in general)
@@ -163,6 +171,16 @@ def around_call(**wanted):
             _QUICK[name][1](before[name])
         for owner, value in shown:  # the newer family shows what was written to it
             owner.fp32_precision = value
+
+
+def _check_switch(name: str, value) -> None:
+    if name not in _QUICK:
+        raise KeyError(f"no switch {name!r}: there are {', '.join(_QUICK)}")
+    if name == "matmul":
+        if not isinstance(value, str) or value not in PRECISIONS:
+            raise ValueError(f"matmul={quoted(value)}: give one of {PRECISIONS}")
+    elif not isinstance(value, bool):
+        raise TypeError(f"{name}={quoted(value)}: give True or False")
 
 
 def state() -> dict[str, object]:
