@@ -93,7 +93,12 @@ STYLE = {
     "legend.fontsize": 9,
 }
 Formats = Annotated[Sequence[str | formats.Format], Rule(len, "one format or more")]
-Numbers = Mapping[str, Finite]
+# What failed has no number: NaN.
+Maybe = Rule(lambda x: not abs(x) >= 1e100, "a finite number, or NaN for what failed")
+Numbers = Mapping[str, Annotated[float, Maybe]]
+Speed = Annotated[
+    float, Rule(lambda x: not (x <= 1e-100 or x >= 1e100), "positive, or NaN")
+]
 WIDTH, HEIGHT, DPI = 7.0, 3.4, 100
 
 
@@ -359,6 +364,7 @@ def bars(
     """Draw one bar per name, from zero, with its value written at the end.
 
     Args:
+        values: NaN is written as "failed".
         words: what to write at the ends instead of the numbers, by name.
         spread: the two ends of an interval around each value, as error bars.
         reference: the reference machine's run, as outlines; its data are values by
@@ -375,6 +381,9 @@ def bars(
                 outline = {"fill": False, "edgecolor": DARK, "lw": 1.2, "ls": ":"}
                 ax.barh(row, ghosts[name], height=0.8, **outline)
             value, said = values.get(name, 0), (words or {}).get(name)
+            if math.isnan(value):
+                _note(ax, row, "failed")
+                continue
             said = f"{value:.3g}" if said is None and name in values else said or ""
             end = value
             if log and name in values:
@@ -484,7 +493,7 @@ def decisions(
 
 @checked
 def plane(
-    points: Mapping[str, tuple[Positive, Least0]],
+    points: Mapping[str, tuple[Speed, Least0]],
     title: str,
     xlabel: str,
     reference: Record | None = None,
@@ -497,10 +506,12 @@ def plane(
 
     Args:
         points: name → (speed, relative error); an error of 0 is drawn at the bottom.
+            A speed of NaN, of what failed, is not drawn.
         reference: the reference machine's run, as outlines; its data are the same
             pairs by name.
     """
     ghosts = {} if reference is None else reference.data
+    points = {name: spot for name, spot in points.items() if not math.isnan(spot[0])}
     with _axes(ax) as ax:
         errors = [error for _, error in (*points.values(), *ghosts.values())]
         floor = min((error for error in errors if error > 0), default=1e-8) / 3
@@ -616,7 +627,8 @@ def ladder(
     """Draw speedups step upon step: bars for all steps so far, and each step alone.
 
     Args:
-        steps: step → speedup over the start once this step and those before are taken.
+        steps: step → speedup over the start once this step and those before are taken;
+            NaN, here and below, is written as "failed".
         alone: step → its speedup without the others, as a diamond.
         guess: as hollow circles.
         reference: the reference machine's run, as outlines; its data are ``steps``.
@@ -635,21 +647,19 @@ def ladder(
             ends = [
                 each.get(name, 0) for each in (steps, ghosts, alone or {}, guess or {})
             ]
-            words = f"   {steps[name]:.3g}×" if name in steps else ""
-            if name in unclear and row > 0:
-                words = "   no measurable difference"
+            same = "no measurable difference" if name in unclear and row > 0 else ""
+            words = f"   {_gain(steps[name], same)}" if name in steps else ""
             if alone and name in alone and row > 0:
                 style = {"mfc": "white", "mec": VERMILION, "mew": 1.8, "ms": 7}
                 ax.plot(alone[name], row, "D", **style)
-                same = f"{name} alone" in unclear
-                gain = "no difference" if same else f"{alone[name]:.3g}×"
-                words += f"  (alone {gain})"
+                same = "no difference" if f"{name} alone" in unclear else ""
+                words += f"  (alone {_gain(alone[name], same)})"
             if guess and name in guess:
                 ax.plot(guess[name], row - 0.3, "o", mfc="white", mec=DARK, ms=7)
-            ax.text(max(ends), row, words, va="center", fontsize=9)
+            ax.text(np.nanmax(ends), row, words, va="center", fontsize=9)
         ax.axvline(1, color=DARK, ls="--", lw=1)
         values = [*steps.values(), *ghosts.values(), *(alone or {}).values()]
-        ax.set_xlim(0, max([1.0, *values, *(guess or {}).values()]) * 1.45)
+        ax.set_xlim(0, np.nanmax([1.0, *values, *(guess or {}).values()]) * 1.45)
         ax.set_yticks(range(len(names)), names)
         ax.set_ylim(len(names) - 0.4, -0.6)
         notes = ["◇ the step alone"] * bool(alone) + ["○ your guess"] * bool(guess)
@@ -658,6 +668,10 @@ def ladder(
         xlabel = "speedup over the first row, all steps so far"
         ax.set(title=title, xlabel="\n".join([xlabel, "; ".join(notes)]).rstrip())
     return ax
+
+
+def _gain(ratio: float, same: str) -> str:
+    return "failed" if math.isnan(ratio) else same or f"{ratio:.3g}×"
 
 
 @checked
@@ -892,7 +906,7 @@ def _note(ax, row: int, words: str) -> None:
 @checked
 def roofline(
     peaks: Peaks,
-    points: Mapping[str, tuple[Work, Positive]],
+    points: Mapping[str, tuple[Work, Speed]],
     format: str = "FP32",
     title: str = "Roofline of this machine",
     ax: Axes | None = None,
@@ -905,7 +919,8 @@ def roofline(
 
     Args:
         peaks: the measured limits.
-        points: workload → (its ``Work``, measured seconds per call).
+        points: workload → (its ``Work``, measured seconds per call); NaN seconds, of
+            what failed, are not drawn.
         format: the number format of the matrix products, for the flat roof.
     """
     if format not in peaks.flops_per_s:
@@ -914,6 +929,7 @@ def roofline(
     for name, (work, _) in points.items():
         if not work.all_flops:
             raise ValueError(f"{name!r} computes nothing: it has no place ({work})")
+    points = {name: spot for name, spot in points.items() if not math.isnan(spot[1])}
     top, rates = peaks.flops_per_s[format], []
     intensities = [work.intensity for work, _ in points.values()]
     knee = top / peaks.bytes_per_s

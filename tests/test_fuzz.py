@@ -73,6 +73,7 @@ def result(name="FP32"):
 
 # fmt: off
 X, NAN, BIG = torch.linspace(-1, 1, 8).view(2, 4), math.nan, 10**400
+HERE = machine.detect().device
 JUNK = [None, True, False, 0, -1, 3, -(2**63), 2**31, 2**63, BIG, 0.5, NAN, math.inf,
     -math.inf, 1e308, 5e-324, 1j, "", " ", "nan", "FP12", "bf16", "1e400", "a/b", "\0",
     b"FP16", b"", [], {}, (), set(), [1], [None], (1, "a"), {"a": 1}, {1: NAN}, [[]],
@@ -128,7 +129,7 @@ BY_CALL = {
     "formats.Number": {"format": formats.FP16, "kind": "normal"},
     "formats.get": {"name": "FP16"}, "probing.Layer": {"output": "FP32"},
     "graphs.Captured": {"graph": types.SimpleNamespace(replay=call)},
-    "graphs.capture": {"warmup": 1},
+    "graphs.capture": {"warmup": 1, "inputs": (X.to(HERE),)},
     "machine.Machine": {"device": "cpu", "capability": (8, 0)},
     "machine.attention": {"query": QKV, "key": QKV, "value": QKV,
         "options": {"is_causal": True, "scale": 0.5}},
@@ -140,7 +141,8 @@ BY_CALL = {
     "optimizing.Plan": {"compile": "default", "dynamic": True},
     "optimizing.Trial": {"result": result(), "speedup": ONE},
     "optimizing.choose": {"plans": PLANS},
-    "optimizing.search": {"example_inputs": X, "plans": [], "progress": False},
+    "optimizing.search": {"model": torch.nn.Linear(4, 4).to(HERE),
+        "example_inputs": X.to(HERE), "plans": [], "progress": False},
     "plots.bars": {"values": BARS, "reference": kept(BARS), "limit": 1.0,
         "spread": {"FP16": (0.5, 2.0)}, "words": {"FP16": "w"}},
     "plots.bit_layout": {"names": ("FP16", "TF32")},
@@ -233,8 +235,9 @@ def near(value):
     if isinstance(value, int | float):
         return [-value, value + 1, f"{value}", [value], 1.0 * value, not value, None]
     if isinstance(value, torch.Tensor):
-        kinds = [value.double(), value.long(), value.bool(), value.numpy(), value * NAN]
-        return [*kinds, value[:0], value[None], value[0], value.tolist()]
+        kinds = [value.double(), value.long(), value.bool()]
+        kinds += [value.cpu().numpy(), value * NAN, value[:0], value[None], value[0]]
+        return [*kinds, value.tolist()]
     kinds = [] if callable(value) else [type(value)]
     return [*kinds, [value], {"FP16": value}, f"{value}", None]
 

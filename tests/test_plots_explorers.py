@@ -437,6 +437,23 @@ def test_plans_over_the_budget_are_hollow_and_failures_not_drawn():
     assert "not tried: time" in str(found) and "FP16" in str(found)
 
 
+def test_what_failed_is_said_or_left_out(recwarn):
+    nothing = math.nan
+    ladder = plots.ladder({"a": 1.0, "b": nothing}, {"b": nothing}, unclear=["b"])
+    assert "   failed  (alone failed)" in [text.get_text() for text in ladder.texts]
+    bars = plots.bars({"a": 1.0, "b": nothing}, "t", "x")
+    assert [text.get_text().strip() for text in bars.texts] == ["1", "failed"]
+    plane = plots.plane({"a": (1.0, 0.1), "b": (nothing, 0.1)}, "t", "x")
+    assert [text.get_text() for text in plane.texts] == ["a"]
+    peaks = roofline.Peaks(1e-6, 1e9, {"FP32": 1e9})
+    points = {"a": (roofline.Work(9, 9, 9, 9, 1), nothing)}
+    labels = plots.roofline(peaks, points).get_legend_handles_labels()[1]
+    assert not [label for label in labels if "a" in label.split()]
+    for ax in (ladder, bars, plane):
+        ax.figure.canvas.draw()
+    assert not recwarn.list
+
+
 def test_a_ladder_shows_steps_alone_guesses_and_the_reference():
     steps, alone = {"start": 1.0, "a": 2.0}, {"start": 1.0, "a": 1.5}
     ghost = records.Record(
