@@ -36,12 +36,19 @@ def restored():
     which ``torch.backends.fp32_precision`` decides (for cuDNN a block that changed it
     cannot bring that state back). Where the program had made the two families
     contradict each other, they may agree afterwards; what is in effect stays.
+
+    An interrupt while the switches are put back puts them back and goes on. In the
+    microseconds in which Python itself enters or leaves the block, one can be missed.
     """
     before = _read()
     try:
         yield
     finally:
-        _write(before)
+        try:
+            _write(before)
+        except KeyboardInterrupt:  # it came in between: once more, then let it go on
+            _write(before)
+            raise
 
 
 @contextlib.contextmanager
@@ -162,15 +169,23 @@ def around_call(**wanted):
         map(_owner, ("cuda.matmul", "mkldnn.matmul")) if "matmul" in changed else ()
     )
     shown = [(o, o.fp32_precision) for o in owners if hasattr(o, "fp32_precision")]
+
+    def back():
+        for name in changed:
+            _QUICK[name][1](before[name])
+        for owner, value in shown:  # the newer family shows what was written to it
+            owner.fp32_precision = value
+
     try:
         for name in changed:
             _QUICK[name][1](wanted[name])
         yield
     finally:
-        for name in changed:
-            _QUICK[name][1](before[name])
-        for owner, value in shown:  # the newer family shows what was written to it
-            owner.fp32_precision = value
+        try:
+            back()
+        except KeyboardInterrupt:
+            back()
+            raise
 
 
 def _check_switch(name: str, value) -> None:

@@ -33,7 +33,11 @@ def main():
         temporary = tempfile.TemporaryDirectory(prefix="torch-")
         folder = contextlib.nullcontext(options.keep) if options.keep else temporary
         with folder as home:
-            cells, end = check(release, Path(home) / (release or "newest"))
+            try:
+                cells, end = check(release, Path(home) / (release or "newest"))
+            except subprocess.CalledProcessError as error:  # the others still run
+                print(error, file=sys.stderr, flush=True)
+                cells, end = [release or "newest", "not installed"], 1
         print("|", " | ".join(map(str, cells)), "|", flush=True)
         ends.append(end)
     return max(ends)

@@ -75,6 +75,30 @@ def test_restored_after_an_exception_in_nested_blocks(matmul, cudnn):
     assert effective() == before
 
 
+@pytest.mark.parametrize("block", ["tf32", "around_call"])
+def test_restored_though_the_interrupt_comes_while_they_are_put_back(
+    block, monkeypatch
+):
+    before, rest = switches.state(), [KeyboardInterrupt]
+    make = {
+        "tf32": lambda: switches.tf32(matmul=True, cudnn=False),
+        "around_call": lambda: switches.around_call(matmul="high", cudnn=False),
+    }
+    write = torch.set_float32_matmul_precision
+
+    def interrupted(precision):
+        write(precision)
+        if precision == before["float32_matmul_precision"] and rest:
+            raise rest.pop()
+
+    quick = dict(switches._QUICK, matmul=(switches._QUICK["matmul"][0], interrupted))
+    with pytest.raises(KeyboardInterrupt), make[block]():
+        assert switches.state() != before
+        monkeypatch.setattr(torch, "set_float32_matmul_precision", interrupted)
+        monkeypatch.setattr(switches, "_QUICK", quick)
+    assert not rest and switches.state() == before
+
+
 def test_restored_whatever_the_block_did():
     before = effective()
     with switches.restored():
